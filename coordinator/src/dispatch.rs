@@ -103,9 +103,14 @@ impl Greeting {
             return Err("its first event was not a hello".to_owned());
         };
         let mut greeting = Self { info, snapshots: None, others: Vec::new() };
-        while greeting.info.keeps_snapshots && greeting.snapshots.is_none() {
+        while greeting.info.keeps_snapshots && !greeting.has_all() {
             match next().await? {
-                Event::Snapshots(news) => greeting.snapshots = Some(news),
+                Event::Snapshots(news) => greeting.add(*news),
+                // What was said of them came one after the other.
+                other if greeting.snapshots.is_some() => {
+                    greeting.others.push(other);
+                    break;
+                }
                 _ if greeting.others.len() == limits::EVENTS_MAX => {
                     return Err("it did not say what snapshots it keeps".to_owned());
                 }
@@ -113,6 +118,22 @@ impl Greeting {
             }
         }
         Ok(greeting)
+    }
+
+    /// Whether as many were named as there are: of many, one event names a part.
+    fn has_all(&self) -> bool {
+        self.snapshots.as_ref().is_some_and(|news| news.kept.len() as u64 >= news.held.count)
+    }
+
+    fn add(&mut self, news: SnapshotNews) {
+        match &mut self.snapshots {
+            None => self.snapshots = Some(Box::new(news)),
+            Some(known) => {
+                known.kept.extend(news.kept);
+                known.dropped.extend(news.dropped);
+                known.held = news.held;
+            }
+        }
     }
 }
 
@@ -288,4 +309,55 @@ fn said(status: &tonic::Status) -> String {
 fn describe(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::work::{CONVENTION, Peer};
+    use aqueduct_core::{KvDtype, RequestId, SnapshotKey, SnapshotsHeld};
+
+    use super::*;
+    use crate::submit::tests::SHAPE;
+
+    fn hello() -> Event {
+        Event::Hello(Box::new(WorkerInfo {
+            peer: Peer("http://w0:1".into()),
+            fingerprint: "same".into(),
+            shape: SHAPE,
+            kv: KvDtype::F32,
+            threads: 1,
+            device: String::new(),
+            pool_tokens: u64::MAX,
+            keeps_snapshots: true,
+            convention: CONVENTION,
+        }))
+    }
+
+    /// Says of `count` snapshots that it keeps those that are named so.
+    fn kept(names: std::ops::Range<u8>, count: u64) -> Event {
+        let kept = names.map(|name| SnapshotKey([name; 32])).collect();
+        let held = SnapshotsHeld { count, ..SnapshotsHeld::default() };
+        Event::Snapshots(Box::new(SnapshotNews { kept, held, ..SnapshotNews::default() }))
+    }
+
+    #[tokio::test]
+    async fn a_worker_is_up_when_all_that_it_keeps_is_known() {
+        let check = async |said: Vec<Event>, kept: usize, others: usize| {
+            let events = [hello()].into_iter().chain(said).map(Ok);
+            // It goes on, so what is waited for in vain shows.
+            let mut events = tokio_stream::iter(events).chain(futures::stream::pending());
+            let heard = Greeting::hear(&mut events);
+            let heard = tokio::time::timeout(Duration::from_secs(10), heard).await;
+            let heard = heard.expect("it waits for more").unwrap();
+            assert_eq!(heard.snapshots.unwrap().kept.len(), kept);
+            assert_eq!(heard.others.len(), others);
+        };
+        let other = || Event::HandedOver { request: RequestId(1) };
+        check(vec![kept(0..0, 0)], 0, 0).await;
+        check(vec![kept(0..3, 3), kept(3..9, 9)], 3, 0).await;
+        check(vec![other(), kept(0..100, 250), kept(100..200, 250), kept(200..250, 250)], 250, 1)
+            .await;
+        // Who says something else has said all.
+        check(vec![kept(0..3, 4), other()], 3, 1).await;
+    }
 }

@@ -398,7 +398,7 @@ impl Submission {
 pub(crate) mod tests {
     use super::*;
 
-    const SHAPE: ModelShape = ModelShape {
+    pub(crate) const SHAPE: ModelShape = ModelShape {
         vocab: 100,
         layers: 2,
         width: 8,

@@ -322,14 +322,15 @@ impl Request {
             self.frontier.saturating_sub(HELD_CHUNKS)
         };
         let from = self.confirmed.min(end);
-        let end = (from..end).find(|idx| self.will_spare(*idx)).unwrap_or(end);
-        let ready = from..end;
-        self.confirmed = end;
-        let held: Vec<usize> = ready.filter(|idx| self.chunks[*idx].state == State::Held).collect();
-        for idx in &held {
+        let is_held = |chunk: &Chunk| chunk.state == State::Held;
+        // What spares bytes holds up nobody: that is one of each worker at most.
+        let ready = |idx: &usize| is_held(&self.chunks[*idx]) && !self.will_spare(*idx);
+        let ready: Vec<usize> = (from..end).filter(ready).collect();
+        for idx in &ready {
             self.chunks[*idx].state = State::Released;
         }
-        held
+        self.confirmed = (from..end).find(|idx| is_held(&self.chunks[*idx])).unwrap_or(end);
+        ready
     }
 
     /// Gives chunk `idx` a new worker and an epoch that none of the request's chunks had.

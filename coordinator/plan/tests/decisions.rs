@@ -1,5 +1,7 @@
 //! The plan's decisions, written as a script: one event a line in, commands out.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, SnapshotKey, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards};
@@ -1359,6 +1361,61 @@ fn what_decodes_on_a_drained_worker_goes_elsewhere() {
          = w2: assign r1 c0 e3 -> w0 e4
          = w0: assign r1 c1 e4 -> w2 e5",
     );
+}
+
+#[test]
+fn what_decodes_on_a_drained_worker_does_not_all_go_to_one() {
+    check(
+        "up w0
+         up w1
+         up w2
+         up w3
+         .. submit r1 25
+         .. submit r2 35
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         .. done w3 r2 c0 e0
+         .. done w0 r2 c1 e0
+         .. done w1 r2 c2 e0
+         .. done w2 r2 c3 e0
+         drain w2
+         = w2: hand over r1 -> w3 e1
+         = w2: hand over r2 -> w0 e1",
+    );
+}
+
+/// Chunks that spare bytes of a hand-off to their own workers are kept for that, one of each
+/// worker, and none of the others, however far apart those of one worker lie.
+#[test]
+fn what_was_given_is_kept_only_as_long_as_it_is_good_for_something() {
+    let mut plan = Plan::new(LIMITS);
+    let lost = WorkerId(1);
+    let begin = ["up w0", "up w1", "submit r1 2000"].map(str::to_owned);
+    let more = (2..16).map(|worker| format!("up w{worker}"));
+    let events = begin.into_iter().chain(more).chain(["down w1".to_owned()]);
+    let mut commands: VecDeque<Command> = events.flat_map(|line| plan.step(event(&line))).collect();
+    let (mut kept, mut most) = (BTreeMap::<WorkerId, BTreeSet<u32>>::new(), 0);
+    let mut chunks = 0;
+    while let Some(command) = commands.pop_front() {
+        match command {
+            Command::Assign { worker, key, .. } if worker != lost => {
+                kept.entry(worker).or_default().insert(key.chunk_idx);
+                most = most.max(kept[&worker].len());
+                chunks += 1;
+                let done = Event::ChunkDone { worker, key, busy_us: 0 };
+                commands.extend(plan.step(done));
+            }
+            Command::Confirm { worker, chunk_idx, .. }
+            | Command::Drop { worker, chunk_idx, .. } => {
+                kept.entry(worker).or_default().remove(&chunk_idx);
+            }
+            _ => {}
+        }
+    }
+    assert!(chunks >= 200, "{chunks} chunks");
+    // The one it is at, one that spares bytes, and two in case of a loss.
+    assert!(most <= 4, "{most} sets of one worker");
 }
 
 #[test]

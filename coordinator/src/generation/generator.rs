@@ -9,11 +9,12 @@ use aqueduct_core::{Refusal, RequestId, StartKey};
 use tracing::Instrument;
 
 use super::board::{Board, Place};
-use super::{About, Choice, Clock, Generation, Report, Source, Submit, Told, Updates};
+use super::{About, Choice, Claim, Clock, Generation, Report, Source, Submit, Told, Updates};
 use crate::bodies::Room;
 use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
-use crate::streams::{Ended, Reader, Streams};
+use crate::peers::{Escort, Made};
+use crate::streams::{Ended, EventId, Reader, Streams};
 use crate::submit::{RequestError, Submission};
 use crate::text::{Hearing, Start, StopMatcher, TextModel};
 
@@ -164,6 +165,60 @@ impl Generator {
         }
     }
 
+    /// As [`start_for`](Self::start_for), for a member of the group that stays with the call: where
+    /// it makes it again, and the request was started before, it is that one. It ends with its
+    /// caller's connection.
+    ///
+    /// # Errors
+    /// As [`start_for`](Self::start_for).
+    pub(crate) async fn start_escorted(
+        &self,
+        holder: Option<&Holder>,
+        escort: &Escort,
+        submission: Submission,
+    ) -> Result<Source, RequestError> {
+        let once = submission.telling.once.as_ref();
+        let name = once.map(|once| once.name.clone()).unwrap_or_default();
+        let started = match &escort.made {
+            Made::First => None,
+            Made::Again => {
+                let started = self.runtime.started(id_of(holder), &name).await?;
+                started.map(|(request, _)| request)
+            }
+            // What was told of must be that one.
+            Made::From(place) => Some(place.parse::<EventId>()?.request),
+        };
+        let Some(request) = started else { return self.start_new(holder, submission).await };
+        let goes_on = match submission.telling.resumable {
+            true => self.resume(holder, request, |_, _| Ok(())).await.map(Into::into),
+            false => self.go_on_escorted(holder, request, name).await,
+        };
+        match goes_on {
+            // It has ended with the connection by which it was asked for.
+            Err(RequestError::Unknown(_)) if escort.made == Made::Again => {
+                self.start_new(holder, submission).await
+            }
+            goes_on => goes_on,
+        }
+    }
+
+    /// The answer to a request of `holder` whose call, of that `name`, a member of the group makes
+    /// again.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume).
+    pub(crate) async fn go_on_escorted(
+        &self,
+        holder: Option<&Holder>,
+        request: RequestId,
+        name: String,
+    ) -> Result<Source, RequestError> {
+        let claim = Claim::Escorted { holder: id_of(holder).to_owned(), name };
+        let generation = self.taken_up(request, claim).await?;
+        self.metrics.came_back();
+        Ok(generation.into())
+    }
+
     async fn start_new(
         &self,
         holder: Option<&Holder>,
@@ -222,7 +277,7 @@ impl Generator {
     ) -> Result<Reader, RequestError> {
         let (generator, id) = (self.clone(), id_of(holder).to_owned());
         let read = async move {
-            let comes_back = async || generator.taken_up(request, &id).await;
+            let comes_back = async || generator.taken_up(request, Claim::Caller(id.clone())).await;
             generator.streams.read(request, &id, may_read, comes_back).await
         };
         // Who goes away again meanwhile may come back as well: what it has taken up is not dropped.
@@ -242,12 +297,13 @@ impl Generator {
         request: RequestId,
     ) -> Result<(), RequestError> {
         let id = id_of(holder);
-        self.streams.cancel(request, id, async || self.taken_up(request, id).await).await
+        let comes_back = async || self.taken_up(request, Claim::Caller(id.to_owned())).await;
+        self.streams.cancel(request, id, comes_back).await
     }
 
     /// A request of before, from its beginning.
-    async fn taken_up(&self, request: RequestId, holder: &str) -> Result<Generation, RequestError> {
-        let (submission, updates) = self.runtime.attach(request, holder).await?;
+    async fn taken_up(&self, request: RequestId, claim: Claim) -> Result<Generation, RequestError> {
+        let (submission, updates) = self.runtime.attach(request, claim).await?;
         Ok(self.beginning(&submission, None)(updates))
     }
 }

@@ -11,7 +11,7 @@ pub use board::{Board, Entry, Map, Stage};
 pub use events::{Finish, Report, Stands, TextEvent, TextToken};
 pub use generator::Generator;
 pub(crate) use generator::draw_seed;
-pub use runtime::{Attached, Load, Started, Submit, Updates};
+pub use runtime::{Attached, Claim, Load, Started, Submit, Updates};
 pub use source::Source;
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! The runtime as the API layers see it, so that they can be tried without one.
 
 use aqueduct_core::work::PoolUse;
-use aqueduct_core::{RequestId, SnapshotsHeld};
+use aqueduct_core::{RequestId, SnapshotsHeld, Telling};
 use futures::future::BoxFuture;
 
 use crate::peers::Passage;
@@ -16,13 +16,13 @@ pub trait Submit: Send + Sync + 'static {
         submission: Submission,
     ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>>;
 
-    /// A request that was under way, or has ended, before this process began, if `holder` may come
-    /// back to it: what was asked for, if not the prompt's tokens, and all that is known of it,
-    /// from its beginning. To anybody else it is unknown, and nothing happens to it.
+    /// A request that was under way, or has ended, before this process began, if whose `claim` it
+    /// is may come back to it: what was asked for, if not the prompt's tokens, and all that is
+    /// known of it, from its beginning. To anybody else it is unknown, and nothing happens to it.
     fn attach(
         &self,
         request: RequestId,
-        holder: &str,
+        claim: Claim,
     ) -> BoxFuture<'_, Result<Attached, RequestError>>;
 
     /// The request that `holder` has started with the key `name`, as far as it is written down,
@@ -47,6 +47,37 @@ pub trait Submit: Send + Sync + 'static {
     /// The way to whichever other coordinator leads, where there are others.
     fn passage(&self) -> Option<&Passage> {
         None
+    }
+}
+
+/// By what right somebody comes back to a request. Of an API key it is the public part that
+/// counts; empty where none is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// Who has this key asked for it, as one that is come back to.
+    Caller(String),
+    /// A member of the group makes the call again by which it was asked for.
+    Escorted {
+        /// Whose key was shown with it.
+        holder: String,
+        /// What the request is called for that, as nobody else knows.
+        name: String,
+    },
+    /// Another member of the group has its caller, whoever that is.
+    Member,
+}
+
+impl Claim {
+    /// Whether this is enough for the answer to such a request.
+    pub fn may_read(&self, telling: &Telling) -> bool {
+        match self {
+            Self::Caller(holder) => telling.is_for(holder),
+            Self::Escorted { holder, name } => {
+                let once = telling.once.as_ref();
+                once.is_some_and(|once| once.name == *name) && telling.holder == *holder
+            }
+            Self::Member => true,
+        }
     }
 }
 

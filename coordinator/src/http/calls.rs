@@ -17,19 +17,21 @@ use super::params::Params;
 use super::prepare::{self, Prepared, PreparedPrompt};
 use super::reply::{Endpoint, Envelope};
 use super::request_id::CallerId;
-use super::stream::{self, Running};
+use super::stream::{self, Places, Running};
 use super::{ApiState, Shared, body, resume};
 use crate::generation::{About, Report, Source, TextEvent, draw_seed};
 use crate::keys::Holder;
-use crate::peers::has_asked;
+use crate::peers::{Escort, Made, has_asked};
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
-/// Who calls: by what id the call is known and, where that is asked, whose key it shows.
-pub(super) type Caller = (Extension<CallerId>, Option<Extension<Holder>>);
+/// Who calls: by what id the call is known, where that is asked whose key it shows, and how a
+/// member of the group makes it that stays with it.
+pub(super) type Caller =
+    (Extension<CallerId>, Option<Extension<Holder>>, Option<Extension<Escort>>);
 
 pub(super) async fn completions(
     State(state): State<ApiState>,
@@ -59,6 +61,10 @@ async fn call(
     if let Some(last) = resume::last_event(&headers)? {
         body::pass_over(body, &state.0.options).await;
         return resume::go_on(state, caller.1, last).await;
+    }
+    if let Some(Extension(escort @ Escort { made: Made::From(place), .. })) = &caller.2 {
+        body::pass_over(body, &state.0.options).await;
+        return resume::go_on_escorted(state, caller.1, escort, place.parse()?).await;
     }
     let key = start_key(&headers);
     let prepared = prepare(state, (body, key), how).await?;
@@ -144,18 +150,23 @@ async fn answer(
 pub(super) async fn start(
     shared: &Shared,
     prepared: Prepared,
-    (Extension(CallerId(caller_id)), holder): Caller,
+    (Extension(CallerId(caller_id)), holder, escort): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, tools, one_call, .. } = prepared;
     let Prepared { echo, logprobs, warnings, once, goes_on: follows, thoughts, .. } = prepared;
     let text_arguments = prepared.text_arguments;
+    // What is given back of a prompt is written nowhere.
+    let escort = escort.map(|Extension(escort)| escort).filter(|_| !echo && once.is_none());
+    let is_made_again = escort.as_ref().is_some_and(|escort| escort.made != Made::First);
+    let tells_places = escort.is_some() && prompts.len() == 1 && !params.running_usage;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
     // Several begin together or not at all: each by itself would be charged for and cancelled.
     // One is let in where it is known whether its call was made before.
-    let lengths = prompts.iter().filter(|_| prompts.len() > 1).map(|prompt| prompt.tokens.len());
+    let together = prompts.len() > 1 && !is_made_again;
+    let lengths = prompts.iter().filter(|_| together).map(|prompt| prompt.tokens.len());
     let mut permits = shared.generator.admit(holder, lengths)?.into_iter();
     for PreparedPrompt { tokens, text } in prompts {
         let goes_on = params.memory.session.as_ref().and_then(SessionUse::goes_on);
@@ -176,20 +187,22 @@ pub(super) async fn start(
             text_arguments: text_arguments.clone(),
             warnings: warnings.clone(),
             resumable: submission.telling.resumable || once.is_some(),
-            once: once.clone(),
+            once: once.clone().or_else(|| escort.as_ref().map(|it| it.start_key(running.len()))),
             ..submission.telling
         };
         let submission = Submission { caller_id, constraint, telling, ..submission };
         let generator = &shared.generator;
-        let mut source = match permits.next() {
-            Some(permit) => generator.start_admitted(holder, Some(permit), submission).await?,
-            None => generator.start_for(holder, submission).await?,
+        let mut source = match (&escort, permits.next()) {
+            (_, Some(permit)) => generator.start_admitted(holder, Some(permit), submission).await?,
+            (Some(escort), None) => generator.start_escorted(holder, escort, submission).await?,
+            (None, None) => generator.start_for(holder, submission).await?,
         };
         let request = accepted(&mut source).await?;
         let first_choice = running.len() * params.choices as usize;
         let running_usage = params.running_usage;
         let view = shared.view(request, source.about());
-        let view = View { echo, first_choice, running_usage, ..view };
+        let places = if tells_places { view.places.or_to_escort() } else { view.places };
+        let view = View { echo, first_choice, running_usage, places, ..view };
         envelope.get_or_insert_with(|| shared.envelope(request, source.about()));
         let place = Place::start(params.choices);
         running.push(Running { source, view, place });
@@ -226,7 +239,7 @@ impl Shared {
             one_call: telling.one_call,
             return_progress: telling.progress,
             running_usage: false,
-            resumable: telling.resumable,
+            places: if telling.resumable { Places::ToCaller } else { Places::Untold },
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
+use super::stream::Places;
 use crate::generation::{Finish, Stands, TextEvent, TextToken};
 use crate::text::{Call, CallNotation, CallParser, Heard, Said, TextModel};
 
@@ -35,8 +36,8 @@ pub(super) struct View {
     pub(super) return_progress: bool,
     /// Tell how many tokens there are so far.
     pub(super) running_usage: bool,
-    /// Name each event, so that its caller may come back.
-    pub(super) resumable: bool,
+    /// Who may come back to the answer.
+    pub(super) places: Places,
 }
 
 /// A prompt that is given back.

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::keys::{Denied, Limit};
+use crate::peers::NotNow;
 use crate::submit::{Busy, RequestError};
 use crate::text::TextError;
 
@@ -28,13 +29,16 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// When to try again.
     pub retry_after: Option<Duration>,
+    /// Whether it may be otherwise in a moment.
+    pub(crate) not_now: Option<NotNow>,
 }
 
 impl ApiError {
     /// An error without a field.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, param: None, kind: None, code: None, retry_after: None }
+        let (param, kind, code, retry_after, not_now) = (None, None, None, None, None);
+        Self { status, message, param, kind, code, retry_after, not_now }
     }
 
     /// 400: `param` is wrong.
@@ -73,6 +77,9 @@ impl IntoResponse for ApiError {
         if let Some(after) = self.retry_after {
             let seconds = HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        if let Some(not_now) = self.not_now {
+            response.extensions_mut().insert(not_now);
         }
         if matches!(self.code, Some("deadline_exceeded" | "taken_over")) {
             // OpenAI's clients would have all of it done again, and miss the deadline again.
@@ -161,6 +168,11 @@ impl From<RequestError> for ApiError {
                 is_passing.contains(&status).then_some(Duration::from_secs(1))
             }
         };
-        Self { kind, code: Some(code), retry_after, ..Self::new(status, message) }
+        let not_now = match error {
+            RequestError::Stopping | RequestError::Elsewhere(_) => Some(NotNow::Stopping),
+            RequestError::Unavailable(_) => Some(NotNow::Unavailable),
+            _ => None,
+        };
+        Self { kind, code: Some(code), retry_after, not_now, ..Self::new(status, message) }
     }
 }

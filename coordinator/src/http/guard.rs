@@ -1,17 +1,17 @@
 //! Who may call, where that is asked; and who is asked, where coordinators are a group.
 
+use std::time::Instant;
+
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::request_id::CallerId;
+use super::escort::{Call, Unanswered};
 use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
-use crate::peers::{Passage, PassedOn, Way};
-use crate::request_id::REQUEST_ID;
+use crate::peers::{Passage, PassedOn};
 use crate::runtime::Leader;
-use crate::submit::RequestError;
 
 /// Lets those in who show a key, and says to what follows who they are. A body that is encoded is
 /// not read.
@@ -67,6 +67,7 @@ pub(super) async fn to_leader(
 ) -> Response {
     // A stream that is come back to, or is not wanted any more, is the leader's too.
     let is_asked = request.method() != Method::GET || request.uri().path().ends_with("/events");
+    let began = Instant::now();
     let (leader, closing) = match is_asked {
         true => {
             let runtime = &state.0.generator.runtime;
@@ -89,11 +90,16 @@ pub(super) async fn to_leader(
     };
     let goes_on = Passage::takes(request.extensions().get::<PassedOn>(), closing);
     let passage = state.0.generator.runtime.passage().filter(|_| goes_on);
-    if let Some(passage) = passage
-        && let Some(way) = passage.open().await
-    {
-        return pass(&state, way, request).await;
-    }
+    let request = match passage {
+        Some(passage) => match Call::new(&state, passage, request, next).answer(began).await {
+            Ok(answer) | Err(Unanswered::Lost(answer)) => return answer,
+            Err(Unanswered::Unheard(request)) => request,
+        },
+        None => request,
+    };
+    // It may be another one by now.
+    let leader = state.0.generator.runtime.load().leader;
+    let error = leader.is_here().err().unwrap_or(error);
     state.0.generator.metrics.rejected(error.reason());
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let location = match &leader {
@@ -105,27 +111,6 @@ pub(super) async fn to_leader(
     let Some(location) = location else { return error.into_response() };
     let error = ApiError { status: StatusCode::TEMPORARY_REDIRECT, retry_after: None, ..error };
     ([(header::LOCATION, location)], error).into_response()
-}
-
-/// The answer of who leads, as that one gives it.
-async fn pass(state: &ApiState, way: Way, mut request: Request) -> Response {
-    let id = request.extensions().get::<CallerId>();
-    if let Some(id) = id.and_then(|CallerId(id)| HeaderValue::from_str(id).ok()) {
-        request.headers_mut().insert(HeaderName::from_static(REQUEST_ID), id);
-    }
-    let answer = way.pass(request, false).await;
-    let answer = answer.inspect_err(|error| {
-        tracing::warn!(%error, "a call that was passed on has no answer");
-    });
-    // A coordinator of a version that knows of no such calls says so in gRPC.
-    let is_none = |answer: &Response| {
-        answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/grpc")
-    };
-    answer.ok().filter(|answer| !is_none(answer)).unwrap_or_else(|| {
-        let error = RequestError::Stopping;
-        state.0.generator.metrics.rejected(error.reason());
-        ApiError::from(error).into_response()
-    })
 }
 
 impl ApiState {

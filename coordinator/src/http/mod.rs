@@ -5,6 +5,7 @@ mod calls;
 mod choices;
 mod console;
 mod error;
+mod escort;
 mod fields;
 mod format;
 mod guard;
@@ -45,6 +46,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
+use crate::bodies::Room;
 use crate::generation::{Generator, Load};
 use crate::keys::Keys;
 use crate::runtime::Leader;
@@ -100,6 +102,8 @@ struct Shared {
     options: ApiOptions,
     /// Who may call; anybody if `None`.
     keys: Option<Keys>,
+    /// For bodies of calls that are passed on.
+    escorted: Room,
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
 }
@@ -112,7 +116,8 @@ impl ApiState {
 
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
-        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new() }))
+        let (escorted, turns) = (Room::new(limits::ESCORTED_BYTES_MAX), Turns::new());
+        Self(Arc::new(Shared { generator, options, keys, escorted, turns }))
     }
 }
 

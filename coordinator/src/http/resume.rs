@@ -9,14 +9,16 @@ use axum::response::Response;
 
 use aqueduct_core::{Refusal, RequestId};
 
-use super::stream::{self, Running};
+use super::choices::View;
+use super::stream::{self, Places, Running};
 use super::{ApiError, ApiState, calls};
 use crate::generation::{About, Source};
 use crate::keys::Holder;
+use crate::peers::Escort;
 use crate::streams::{Ended, EventId, Place, request_of};
 
 /// By which browsers, and others who read events, say where they stand.
-const LAST_EVENT_ID: &str = "last-event-id";
+pub(super) const LAST_EVENT_ID: &str = "last-event-id";
 
 type Name = Result<Path<String>, PathRejection>;
 
@@ -71,6 +73,27 @@ pub(super) async fn go_on(
     answer(state, holder, last.request, Some(last.place)).await
 }
 
+/// What follows `place` in an answer whose caller a member of the group has.
+pub(super) async fn go_on_escorted(
+    state: &ApiState,
+    holder: Option<Extension<Holder>>,
+    escort: &Escort,
+    EventId { request, place }: EventId,
+) -> Result<Response, ApiError> {
+    let shared = &state.0;
+    let holder = holder.as_ref().map(|Extension(holder)| holder);
+    let name = escort.start_key(0).name;
+    let mut source = shared.generator.go_on_escorted(holder, request, name).await?;
+    calls::accepted(&mut source).await?;
+    let about = source.about().clone();
+    let place = place.unwrap_or_else(|| Place::start(about.choices));
+    place.check(LAST_EVENT_ID, about.choices)?;
+    let envelope = shared.envelope(request, &about);
+    let view = View { places: Places::ToEscort, ..shared.view(request, &about) };
+    let running = Running { source, view, place };
+    Ok(stream::response(vec![running], envelope, about.telling.usage))
+}
+
 async fn answer(
     state: &ApiState,
     holder: Option<Extension<Holder>>,
@@ -89,7 +112,7 @@ async fn answer(
     let about = reader.about().clone();
     let envelope = shared.envelope(request, &about);
     let place = match last {
-        Some(None) => return Ok(stream::nothing_more(envelope)),
+        Some(None) => return Ok(stream::nothing_more(envelope, Places::ToCaller)),
         Some(Some(place)) => place,
         None => Place::start(about.choices),
     };

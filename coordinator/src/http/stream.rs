@@ -2,7 +2,6 @@
 //! caller may come back, each has an id that says where it stands then.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -13,8 +12,10 @@ use serde_json::{Value, json};
 
 use super::choices::{Pieces, View};
 use super::error::ApiError;
+use super::escort::PLACE;
 use super::reply::{Endpoint, Envelope, Usage, figures};
 use crate::generation::{Report, Source, TextEvent};
+use crate::peers::NotNow;
 use crate::streams::{EventId, Place};
 
 /// One accepted prompt of a call.
@@ -32,17 +33,55 @@ enum Item {
     Failed(ApiError),
 }
 
+/// Who is told where each event of an answer stands, so as to come back to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    Untold,
+    /// By the ids of events.
+    ToCaller,
+    /// In comments, which are for the member of the group alone that stays with the call.
+    ToEscort,
+}
+
+/// An answer breaks off here, and whoever stays with the call has it go on elsewhere.
+#[derive(Debug, thiserror::Error)]
+#[error("it goes on elsewhere")]
+pub(super) struct GoesOn;
+
+impl Places {
+    /// Whether an answer that fails so goes on, for a member that stays with the call.
+    pub(super) fn goes_on(self, error: &ApiError) -> bool {
+        self == Self::ToEscort && error.not_now == Some(NotNow::Stopping)
+    }
+
+    /// A member is told where a caller is not.
+    pub(super) fn or_to_escort(self) -> Self {
+        if self == Self::Untold { Self::ToEscort } else { self }
+    }
+
+    /// `event`, behind which it is `place`.
+    pub(super) fn told(self, event: Event, place: Option<&str>) -> Event {
+        match (self, place) {
+            (Self::ToCaller, Some(place)) => event.id(place),
+            (Self::ToEscort, Some(place)) => event.comment(format!("{PLACE}{place}")),
+            (Self::Untold, _) | (_, None) => event,
+        }
+    }
+}
+
 type Items = Pin<Box<dyn Stream<Item = Item> + Send>>;
 
 /// The response; dropping it, as a server does when its client goes away, cancels the requests
 /// that are not resumable.
 pub(super) fn response(running: Vec<Running>, envelope: Envelope, include_usage: bool) -> Response {
-    let is_resumable = running.iter().any(|running| running.view.resumable);
-    let end_id = is_resumable.then(|| EventId::of(&envelope.id, None));
+    let mut places = running.iter().map(|running| running.view.places);
+    let places = places.find(|places| *places != Places::Untold).unwrap_or(Places::Untold);
+    let end_id = Some(EventId::of(&envelope.id, None));
     let items = running.into_iter().map(|running| items(running, envelope.clone()));
     events(Answer {
         items: stream::select_all(items),
         envelope,
+        places,
         end_id,
         include_usage,
         usage: Usage::default(),
@@ -52,16 +91,17 @@ pub(super) fn response(running: Vec<Running>, envelope: Envelope, include_usage:
 }
 
 /// The response to who has heard everything.
-pub(super) fn nothing_more(envelope: Envelope) -> Response {
+pub(super) fn nothing_more(envelope: Envelope, places: Places) -> Response {
     let end_id = Some(EventId::of(&envelope.id, None));
     let (items, usage, tail) = (SelectAll::new(), Usage::default(), VecDeque::new());
-    events(Answer { items, envelope, end_id, include_usage: false, usage, tail, ended: false })
+    let (include_usage, ended) = (false, false);
+    events(Answer { items, envelope, places, end_id, include_usage, usage, tail, ended })
 }
 
 fn events(answer: Answer) -> Response {
     let events = stream::unfold(answer, |mut answer| async {
         let event = answer.next().await?;
-        Some((Ok::<_, Infallible>(event), answer))
+        Some((event, answer))
     });
     Sse::new(events).keep_alive(keep_alive()).into_response()
 }
@@ -75,7 +115,8 @@ pub(super) fn keep_alive() -> KeepAlive {
 struct Answer {
     items: SelectAll<Items>,
     envelope: Envelope,
-    /// Of what is behind all completions, where the caller may come back.
+    places: Places,
+    /// Of what is behind all completions, unless something may be.
     end_id: Option<String>,
     include_usage: bool,
     usage: Usage,
@@ -85,16 +126,21 @@ struct Answer {
 }
 
 impl Answer {
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<Result<Event, GoesOn>> {
         while !self.ended {
             match self.items.next().await {
                 Some(Item::Chunk { mut chunk, id }) => {
                     if self.include_usage && chunk.get("usage").is_none() {
                         chunk["usage"] = Value::Null;
                     }
-                    return Some(event(chunk.to_string(), id.as_deref()));
+                    return Some(Ok(self.event(chunk.to_string(), id.as_deref())));
                 }
                 Some(Item::Finished(report)) => self.usage.add(&report),
+                Some(Item::Failed(error)) if self.places.goes_on(&error) => {
+                    self.ended = true;
+                    self.items.clear();
+                    return Some(Err(GoesOn));
+                }
                 Some(Item::Failed(error)) => {
                     let id = &self.envelope.id;
                     tracing::warn!(id, error = error.message, "a streamed request failed");
@@ -110,7 +156,7 @@ impl Answer {
                 None => self.end(None),
             }
         }
-        self.tail.pop_front()
+        self.tail.pop_front().map(Ok)
     }
 
     /// Drops, and so cancels, whatever still runs.
@@ -118,15 +164,12 @@ impl Answer {
         self.ended = true;
         self.items.clear();
         let last = last.iter().map(ToString::to_string).chain(["[DONE]".to_owned()]);
-        self.tail.extend(last.map(|data| event(data, self.end_id.as_deref())));
+        let tail: Vec<_> = last.map(|data| self.event(data, self.end_id.as_deref())).collect();
+        self.tail.extend(tail);
     }
-}
 
-fn event(data: String, id: Option<&str>) -> Event {
-    let event = Event::default().data(data);
-    match id {
-        Some(id) => event.id(id),
-        None => event,
+    fn event(&self, data: String, id: Option<&str>) -> Event {
+        self.places.told(Event::default().data(data), id)
     }
 }
 
@@ -224,7 +267,7 @@ impl PromptStream {
             chunk["usage"] = Usage::of(self.source.report()).object();
         }
         let id = || EventId::of(&self.envelope.id, Some(&self.place));
-        let id = self.view.resumable.then(id);
+        let id = (self.view.places != Places::Untold).then(id);
         self.queue.push_back(Item::Chunk { chunk, id });
     }
 

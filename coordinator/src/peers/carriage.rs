@@ -5,8 +5,8 @@ use std::time::Duration;
 use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use aqueduct_proto::v1::{Carried, CarryAsk, CarryBegin};
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -165,7 +165,7 @@ async fn telling(
                     return Over::Done;
                 }
             }
-            ask = asks.message().fuse() => match ask {
+            ask = asks.message() => match ask {
                 Ok(Some(ask)) if ask.cancel => return Over::Done,
                 Ok(Some(ask)) => {
                     let stopped = ask.stop_choice.filter(|choice| *choice < choices);

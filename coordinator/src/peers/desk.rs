@@ -16,6 +16,7 @@ use tonic::service::Routes;
 use tonic::{Response, Status, Streaming};
 
 use super::{Answers, Group, Known, Reason, Unheard, carriage};
+use crate::generation::Claim;
 use crate::runtime::Coordinator;
 use crate::submit::RequestError;
 
@@ -135,7 +136,7 @@ impl Coordinators for Desk {
         let mut asks = request.into_inner();
         let CarryBegin { group, from, to, request } = carriage::begin(&mut asks).await?;
         self.check(group, (from, to))?;
-        let attached = coordinator.attach_for_member(RequestId(request)).await;
+        let attached = coordinator.attach(RequestId(request), Claim::Member).await;
         let attached = attached.map_err(|error| match error {
             RequestError::Unknown(_) => Status::not_found(error.to_string()),
             RequestError::TakenOver => Status::aborted(error.to_string()),

@@ -7,6 +7,7 @@
 mod carriage;
 mod carried;
 mod desk;
+mod escort;
 mod group;
 mod lane;
 mod passage;
@@ -19,7 +20,8 @@ pub use unheard::{Reason, Unheard};
 
 pub(crate) use carriage::Carriage;
 pub(crate) use carried::Heard;
-pub(crate) use passage::{PassedOn, Way, has_asked};
+pub(crate) use escort::{Escort, Made, NotNow};
+pub(crate) use passage::{Counted, PassedOn, has_asked};
 
 use std::collections::BTreeMap;
 

@@ -25,6 +25,7 @@ use tonic::codegen::Service;
 use tonic::transport::{self, Channel};
 
 use super::carriage::Carriage;
+use super::escort::{ESCORT, Escort, NotNow};
 use super::{Group, lane};
 use crate::runtime::Coordinator;
 
@@ -39,7 +40,7 @@ const GRPC: &str = "/aqueduct.v1.";
 
 /// Headers of one connection, which say nothing on the next; of a page's origin, which was looked
 /// at where it came in; of the host that was called there; and what only members say.
-const NOT_PASSED_ON: [HeaderName; 12] = [
+const NOT_PASSED_ON: [HeaderName; 13] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -52,6 +53,7 @@ const NOT_PASSED_ON: [HeaderName; 12] = [
     header::HOST,
     OPERATES,
     AGAIN,
+    ESCORT,
 ];
 
 /// The way to whichever other member leads.
@@ -158,6 +160,11 @@ impl Passage {
         passed.map_or(!closing, |passed| !passed.again)
     }
 
+    /// Counts a call that is passed on.
+    pub(crate) fn one(&self) -> Counted {
+        self.calls.one()
+    }
+
     /// Waits until all calls that were passed on have ended.
     pub(crate) async fn idle(&self) {
         self.calls.none().await;
@@ -197,8 +204,13 @@ impl Way {
         *passed.method_mut() = parts.method;
         *passed.uri_mut() = passed_on(&parts.uri);
         *passed.headers_mut() = end_to_end(parts.headers, operates, is_again);
+        let escort = parts.extensions.get::<Escort>();
+        escort.iter().for_each(|escort| escort.write(passed.headers_mut()));
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;
-        let response = channel.call(passed).await?;
+        let mut response = channel.call(passed).await?;
+        if let Some(not_now) = NotNow::take(response.headers_mut()) {
+            response.extensions_mut().insert(not_now);
+        }
         // It counts for as long as it is read.
         Ok(response.map(|body| holding(Body::new(body), counted)).into_response())
     }
@@ -313,11 +325,17 @@ impl Answers {
         let says_so = request.headers_mut().remove(OPERATES).is_some();
         let operates = says_so && (self.is_open || member.is(Role::Coordinator));
         let again = request.headers_mut().remove(AGAIN).is_some();
+        if let Some(escort) = Escort::take(request.headers_mut()) {
+            request.extensions_mut().insert(escort);
+        }
         request.extensions_mut().insert(PassedOn { operates, again });
         let counted = self.calls.one();
         let is_grpc = request.uri().path().starts_with(GRPC);
         let mut routes = if is_grpc { self.grpc } else { self.http };
-        let Ok(response) = routes.call(request).await;
+        let Ok(mut response) = routes.call(request).await;
+        if let Some(not_now) = response.extensions().get::<NotNow>().copied() {
+            not_now.write(response.headers_mut());
+        }
         response.map(|body| holding(body, counted))
     }
 }
@@ -348,6 +366,7 @@ mod tests {
         check(&[("te", "gzip"), ("origin", "https://a")], false, &[]);
         check(&[("aqueduct-operates", "yes")], false, &[]);
         check(&[("aqueduct-passed-again", "yes")], false, &[]);
+        check(&[("aqueduct-escort", "mine again")], false, &[]);
         check(&[("aqueduct-operates", "no")], true, &[("aqueduct-operates", "yes")]);
     }
 

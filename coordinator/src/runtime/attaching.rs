@@ -11,30 +11,19 @@ use super::event_loop::{Comeback, Inbound};
 use super::mailbox::Mailbox;
 use super::seat::Office;
 use super::{Attached, Coordinator, Reader, RequestHandle, Silent};
-use crate::generation::Started;
+use crate::generation::{Claim, Started};
 use crate::submit::RequestError;
 
 impl Coordinator {
     /// Takes up a request that was under way, or has ended, before this coordinator began: what
     /// was asked for, and all that is known of it, from its beginning. Whoever had it before has
-    /// it no more. It must be one that `holder` may come back to.
+    /// it no more. It must be one for which `claim` is enough.
     ///
     /// # Errors
-    /// [`RequestError::Unknown`], or `Stopping`: it may be known soon, or to another one.
-    pub async fn attach(&self, request: RequestId, holder: &str) -> Result<Attached, RequestError> {
-        attach(self.office()?, request, Some(holder.to_owned())).await
-    }
-
-    /// The same for another coordinator of the group, which has the caller of the request, be it
-    /// one to which nobody can come back by themselves.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach); and [`RequestError::TakenOver`]: its caller has come here.
-    pub(crate) async fn attach_for_member(
-        &self,
-        request: RequestId,
-    ) -> Result<Attached, RequestError> {
-        attach(self.office()?, request, None).await
+    /// [`RequestError::Unknown`], or `Stopping`: it may be known soon, or to another one. To a
+    /// member that has its caller also [`RequestError::TakenOver`]: that one has come here.
+    pub async fn attach(&self, request: RequestId, claim: Claim) -> Result<Attached, RequestError> {
+        attach(self.office()?, request, claim).await
     }
 
     /// What the journal has of a request that `holder` started with the key `name`, by whichever
@@ -60,23 +49,23 @@ impl Coordinator {
     }
 }
 
-/// Takes up a request for `holder`, or for a member of the group where that is `None`.
+/// Takes up a request for whose `claim` it is.
 ///
 /// # Errors
 /// As [`Coordinator::attach`].
 pub(super) async fn attach(
     office: Office,
     request: RequestId,
-    holder: Option<String>,
+    claim: Claim,
 ) -> Result<Attached, RequestError> {
     let of_wishes = office.wished.clone();
-    let mailbox = Arc::new(match &holder {
-        Some(_) => Mailbox::new(of_wishes),
-        None => Mailbox::for_member(of_wishes),
+    let mailbox = Arc::new(match &claim {
+        Claim::Caller(_) | Claim::Escorted { .. } => Mailbox::new(of_wishes),
+        Claim::Member => Mailbox::for_member(of_wishes),
     });
     let reader = Reader(mailbox.clone());
     let (reply, answer) = oneshot::channel();
-    let inbound = Inbound::Attach(Comeback { request, holder, mailbox, reply });
+    let inbound = Inbound::Attach(Comeback { request, claim, mailbox, reply });
     office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
     let submission = answer.await.map_err(|_| RequestError::Stopping)??;
     Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::mailbox::Mailbox;
 use super::seat::Seat;
 use super::{RequestHandle, attaching};
+use crate::generation::Claim;
 use crate::peers::{Calls, Carriage, Heard, Passage};
 use crate::submit::{RequestError, Update};
 
@@ -28,6 +29,9 @@ pub(crate) struct Left {
     pub(crate) mailbox: Arc<Mailbox>,
     /// Whether its caller can come back by itself.
     pub(crate) is_resumable: bool,
+    /// Whether another member has the caller, and has the request go on wherever it does when the
+    /// connection to this one is lost.
+    pub(crate) is_escorted: bool,
     pub(crate) is_prefilled: bool,
     /// So many.
     pub(crate) escalations: usize,
@@ -175,7 +179,7 @@ async fn teller(
     };
     match office {
         Some(office) => {
-            match attaching::attach(office, request, None).await {
+            match attaching::attach(office, request, Claim::Member).await {
                 Ok((_, handle)) => Some(Teller::Here(handle)),
                 Err(why @ (RequestError::Unknown(_) | RequestError::TakenOver)) => {
                     Some(Teller::Nobody(why))
@@ -199,7 +203,10 @@ async fn listen(left: &mut Left, mut teller: Teller, wished: &Notify) -> Listene
                 let wishes = left.mailbox.wishes();
                 wishes.stops.into_iter().for_each(|choice| teller.stop_choice(choice));
                 if wishes.cancel {
-                    teller.cancel().await;
+                    // That a member does not read here any more need not mean that nobody does.
+                    if !left.is_escorted {
+                        teller.cancel().await;
+                    }
                     return Listened::Done;
                 }
                 continue;
@@ -270,6 +277,7 @@ mod tests {
             request: RequestId(7),
             mailbox,
             is_resumable: false,
+            is_escorted: false,
             is_prefilled: true,
             escalations: 0,
             choices: vec![(2, false), (1, true)],
@@ -302,6 +310,7 @@ mod tests {
             request: RequestId(7),
             mailbox: Arc::new(Mailbox::new(Arc::default())),
             is_resumable: false,
+            is_escorted: false,
             is_prefilled: false,
             escalations: 1,
             choices: vec![(0, false)],

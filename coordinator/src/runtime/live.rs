@@ -391,10 +391,11 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype, limits};
+    use aqueduct_core::{Epoch, KvDtype, WireDtype, limits};
 
     use super::super::status::Cluster;
     use super::*;
+    use crate::submit::tests::SHAPE;
 
     fn live(exchange: Exchange, policy: MemoryPolicy) -> Live {
         let submission = Submission {
@@ -406,17 +407,7 @@ mod tests {
             max_tokens: 10,
             ..Submission::of(vec![1; 40])
         };
-        let shape = ModelShape {
-            vocab: 100,
-            layers: 2,
-            width: 8,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 4,
-            ffn: 16,
-            max_positions: 0,
-        };
-        let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
+        let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
         let grid = ChunkGrid::new(40, 16).unwrap();
         let mailbox = Arc::new(Mailbox::new(Arc::default()));
         let asked = Asked::read(submission, grid, model);

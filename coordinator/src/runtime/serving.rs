@@ -5,7 +5,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::{Cluster, Coordinator, Leader, ModelInfo, RequestHandle};
-use crate::generation::{Attached, Load, Started, Submit, Updates};
+use crate::generation::{Attached, Claim, Load, Started, Submit, Updates};
 use crate::peers::Passage;
 use crate::submit::{RequestError, Submission, Update};
 
@@ -24,11 +24,10 @@ impl Submit for Coordinator {
     fn attach(
         &self,
         request: RequestId,
-        holder: &str,
+        claim: Claim,
     ) -> BoxFuture<'_, Result<Attached, RequestError>> {
-        let holder = holder.to_owned();
         async move {
-            let (submission, handle) = Coordinator::attach(self, request, &holder).await?;
+            let (submission, handle) = Coordinator::attach(self, request, claim).await?;
             Ok((submission, Box::new(handle) as Box<dyn Updates>))
         }
         .boxed()

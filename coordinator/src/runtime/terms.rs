@@ -160,7 +160,8 @@ impl Terms {
             match tokio::time::timeout(HANDING_OVER, is_over).await {
                 Ok(Some(())) => return,
                 Ok(None) => break,
-                Err(_) if leads_at_all(journal) => {} // the next one
+                // The next one.
+                Err(_) if matches!(*journal.standing().borrow(), Standing::Leads { .. }) => {}
                 Err(_) => break,
             }
         }
@@ -326,10 +327,6 @@ impl Terms {
             );
         }
     }
-}
-
-fn leads_at_all(journal: &Journal) -> bool {
-    matches!(*journal.standing().borrow(), Standing::Leads { .. })
 }
 
 fn leads(journal: &Journal, term: u64) -> bool {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aqueduct_coordinator::generation::Claim;
 use aqueduct_coordinator::keys::{KeyFile, KeyLimits, Keys, Limit, Secret};
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Keeping, Session};
@@ -37,6 +38,10 @@ fn keeping(journal: &Journal) -> Keeping {
     let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
     let constrain = Arc::new(constrain);
     Keeping { journal: journal.clone(), constrain, keys: None, group: None }
+}
+
+fn caller(holder: &str) -> Claim {
+    Claim::Caller(holder.to_owned())
 }
 
 async fn keeps(fakes: &[Fake], journal: &Journal, interrupted: usize) -> Coordinator {
@@ -260,16 +265,16 @@ async fn a_caller_comes_back_and_is_told_everything_once() {
     let coordinator = keeps(&fakes, &journal, 1).await;
     // Before it has gone on, after it has ended, and from the journal of who comes next.
     for round in 0..3 {
-        let stranger = coordinator.attach(RequestId(7), "bob").await.map(drop);
+        let stranger = coordinator.attach(RequestId(7), caller("bob")).await.map(drop);
         assert_eq!(stranger, Err(RequestError::Unknown(RequestId(7))), "round {round}");
-        let (asked, mut handle) = coordinator.attach(RequestId(7), "").await.unwrap();
+        let (asked, mut handle) = coordinator.attach(RequestId(7), caller("")).await.unwrap();
         assert_eq!((asked.choices, asked.telling), (3, resumable()));
         let (updates, error) = all(&mut handle).await;
         assert_eq!((told(&updates), error), (want.to_vec(), None), "round {round}");
         assert!(matches!(updates[0], Update::Accepted { chunk_count: 3, .. }), "{updates:?}");
         ended(&journal, RequestId(7)).await;
     }
-    let unknown = coordinator.attach(RequestId(8), "").await.map(drop);
+    let unknown = coordinator.attach(RequestId(8), caller("")).await.map(drop);
     assert_eq!(unknown, Err(RequestError::Unknown(RequestId(8))));
 }
 
@@ -281,7 +286,7 @@ async fn the_later_caller_has_what_goes_on() {
     let coordinator = keeps(&fakes, &journal, 0).await;
     let asked = Submission { telling: resumable(), ..submission(26) };
     let mut first = coordinator.submit(asked).await.unwrap();
-    let (_, mut second) = coordinator.attach(first.request_id(), "").await.unwrap();
+    let (_, mut second) = coordinator.attach(first.request_id(), caller("")).await.unwrap();
     assert_eq!(all(&mut first).await.1, Some(RequestError::TakenOver));
     drop(first);
     assert!(matches!(second.next().await, Some(Ok(Update::Accepted { .. }))));
@@ -304,10 +309,10 @@ async fn who_may_not_come_back_to_a_request_does_nothing_to_it() {
         write(&journal, request, vec![begin]).await;
     }
     let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 0 }]), &journal, 2).await;
-    let (_, mut handle) = coordinator.attach(RequestId(7), "alice").await.unwrap();
+    let (_, mut handle) = coordinator.attach(RequestId(7), caller("alice")).await.unwrap();
     let strangers = async || {
         for (request, holder) in [(7, ""), (7, "bob"), (8, "alice"), (8, "bob")] {
-            let stranger = coordinator.attach(RequestId(request), holder).await.map(drop);
+            let stranger = coordinator.attach(RequestId(request), caller(holder)).await.map(drop);
             assert_eq!(stranger, Err(RequestError::Unknown(RequestId(request))), "{holder:?}");
         }
     };
@@ -332,8 +337,8 @@ async fn what_waits_for_a_worker_ends_in_time_or_when_its_caller_says() {
     let nobody = Session::connect("http://127.0.0.1:1").unwrap();
     let coordinator = Coordinator::start(Config::default(), vec![nobody]).unwrap();
     assert_eq!(coordinator.keep(keeping(&journal)).await, Ok(2));
-    let (_, mut first) = coordinator.attach(RequestId(7), "").await.unwrap();
-    let (_, mut second) = coordinator.attach(RequestId(7), "").await.unwrap();
+    let (_, mut first) = coordinator.attach(RequestId(7), caller("")).await.unwrap();
+    let (_, mut second) = coordinator.attach(RequestId(7), caller("")).await.unwrap();
     assert_eq!(all(&mut first).await.1, Some(RequestError::TakenOver));
     let error = all(&mut second).await.1;
     let is_late = |kind| kind == FailureKind::Deadline;
@@ -341,7 +346,7 @@ async fn what_waits_for_a_worker_ends_in_time_or_when_its_caller_says() {
     let kept = ended(&journal, RequestId(7)).await;
     assert!(matches!(outcome(&kept), Outcome::Failed { kind, .. } if is_late(*kind)), "{kept:?}");
 
-    drop(coordinator.attach(RequestId(8), "").await.unwrap());
+    drop(coordinator.attach(RequestId(8), caller("")).await.unwrap());
     assert_eq!(outcome(&ended(&journal, RequestId(8)).await), &Outcome::Cancelled);
 }
 
@@ -354,7 +359,7 @@ async fn who_waits_for_an_answer_hears_that_nothing_goes_on_here() {
     let nobody = Session::connect("http://127.0.0.1:1").unwrap();
     let coordinator = Coordinator::start(Config::default(), vec![nobody]).unwrap();
     assert_eq!(coordinator.keep(keeping(&journal)).await, Ok(1));
-    let (_, mut handle) = coordinator.attach(RequestId(7), "").await.unwrap();
+    let (_, mut handle) = coordinator.attach(RequestId(7), caller("")).await.unwrap();
     coordinator.stop().await;
     let heard = tokio::time::timeout(SOON, all(&mut handle)).await.expect("it waits for ever");
     assert_eq!(heard.1, Some(RequestError::Stopping));
@@ -376,7 +381,7 @@ async fn what_nobody_comes_back_to_ends() {
         let ended = ended(&journal, RequestId(request)).await;
         assert_eq!(outcome(&ended), &Outcome::Cancelled, "{request}");
     }
-    let gone = coordinator.attach(RequestId(7), "").await.map(drop);
+    let gone = coordinator.attach(RequestId(7), caller("")).await.map(drop);
     assert_eq!(gone, Err(RequestError::Unknown(RequestId(7))));
 }
 
@@ -430,7 +435,7 @@ async fn what_goes_on_counts_for_the_limits_of_its_key() {
     let minutes = after.as_secs_f64() / 60.0;
     assert!((8.0..=9.0).contains(&minutes), "{minutes}");
 
-    drop(coordinator.attach(RequestId(7), alice.id().unwrap()).await.unwrap());
+    drop(coordinator.attach(RequestId(7), caller(alice.id().unwrap())).await.unwrap());
     assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
     let free = async {
         while is_over() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_coordinator::Leader;
-use aqueduct_coordinator::generation::{Attached, Load, Started, Submit, Updates};
+use aqueduct_coordinator::generation::{Attached, Claim, Load, Started, Submit, Updates};
 use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, Seen, SeenHead, TokenLogprob, Traffic};
@@ -63,10 +63,10 @@ impl Submit for Script {
     fn attach(
         &self,
         request: RequestId,
-        holder: &str,
+        claim: Claim,
     ) -> BoxFuture<'_, Result<Attached, RequestError>> {
         let asked = self.remembers.clone().filter(|_| request == REQUEST);
-        let asked = asked.filter(|asked| asked.telling.is_for(holder));
+        let asked = asked.filter(|asked| claim.may_read(&asked.telling));
         let answer = asked.ok_or(RequestError::Unknown(request)).map(|asked| {
             let mut scripted = self.script(&asked);
             // One completion after the other, however they came.

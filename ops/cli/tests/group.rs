@@ -257,3 +257,98 @@ fn who_does_not_lead_any_more_tells_its_callers_the_rest() {
         assert_eq!(told, want, "after {tokens} tokens, in {:?}", began.elapsed());
     }
 }
+
+/// Streamed by way of `member`, as it is told: every event's name and data but for what differs
+/// from run to run.
+fn response(member: &Running, body: &Value) -> Vec<Value> {
+    let told = member.http_head("POST", "/v1/responses", &body.to_string());
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert!(!told.contains("\n: at "), "what members are told is for no caller: {told}");
+    let data = told.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| {
+        let mut event: Value = serde_json::from_str(data).unwrap();
+        for field in ["id", "created_at", "aqueduct"] {
+            event["response"].as_object_mut().map(|response| response.remove(field));
+        }
+        event.as_object_mut().unwrap().remove("item_id");
+        event["item"].as_object_mut().map(|item| item.remove("id"));
+        let output = event["response"]["output"].as_array_mut();
+        output
+            .into_iter()
+            .flatten()
+            .for_each(|item| drop(item.as_object_mut().unwrap().remove("id")));
+        event
+    })
+    .collect()
+}
+
+/// What a plain client may ask, none of which it could come back to.
+fn plain() -> [Value; 4] {
+    let stream = long();
+    let mut whole = stream.clone();
+    for field in ["stream", "return_progress"] {
+        whole.as_object_mut().unwrap().remove(field);
+    }
+    let mut several = whole.clone();
+    several["prompt"] = json!([stream["prompt"], "Once"]);
+    several["max_tokens"] = json!(1_000);
+    let response = json!({
+        "input": stream["prompt"], "max_output_tokens": 2_000, "temperature": 0.9, "seed": 11,
+        "ignore_eos": true, "stream": true, "aqueduct": stream["aqueduct"],
+    });
+    [stream, whole, several, response]
+}
+
+fn choices(member: &Running, body: &Value) -> Value {
+    let (status, answer) = member.http("POST", "/v1/completions", &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+    serde_json::from_str::<Value>(&answer).unwrap()["choices"].take()
+}
+
+#[test]
+fn who_came_by_another_member_does_not_notice_that_the_leader_is_lost() {
+    let mut trio = start(2);
+    let [stream, whole, several, whole_response] = plain();
+    let answers = |member: &Running| {
+        [
+            choices(member, &whole),
+            choices(member, &several),
+            response(member, &whole_response).into(),
+        ]
+    };
+    let first = trio.leader(None);
+    let want = (streamed::answer(trio.at(first), &stream, |_| {}), answers(trio.at(first)));
+    assert!(want.1[2].as_array().unwrap().len() > 1_000, "{}", want.1[2]);
+    for (after, signal) in [(None, "KILL"), (Some(50), "KILL"), (Some(50), "STOP")] {
+        let leader = trio.leader(None);
+        let members = [1, 2].map(|step| (leader + step) % COORDINATORS);
+        members.iter().for_each(|member| trio.follows(*member, leader));
+        let (lost, members) = (trio.at(leader), members.map(|member| trio.at(member)));
+        std::thread::scope(|scope| {
+            // One of them leads next, and the other does not.
+            let others = members.map(|member| scope.spawn(move || answers(member)));
+            let mut is_lost = false;
+            let told = streamed::answer(members[0], &stream, |at| {
+                let is_time = match (after, at) {
+                    (None, At::Prefill { .. }) => true,
+                    (Some(tokens), at) => is_time(at, tokens),
+                    _ => false,
+                };
+                if is_time && !is_lost {
+                    lost.signal(signal);
+                    is_lost = true;
+                }
+            });
+            assert!(is_lost, "{after:?} {signal}: it never came to that");
+            assert!(told == want.0, "{after:?} {signal}: a stream differs");
+            for other in others {
+                let told = other.join().unwrap();
+                assert!(told == want.1, "{after:?} {signal}: {told:?}");
+            }
+        });
+        trio.kill(leader);
+        let next = trio.leader(Some(leader));
+        trio.start_again(leader);
+        trio.follows(leader, next);
+    }
+}

@@ -275,6 +275,10 @@ pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
 /// Bytes of calls' bodies that are read or prepared at once, beside the first few of each.
 pub const BODIES_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
+
+/// Most bytes that a coordinator keeps of all calls that it has passed on, until they are answered:
+/// as long as it has them it can make them again, of whoever leads next.
+pub const ESCORTED_BYTES_MAX: usize = PROMPT_BYTES_MAX;
 /// Requests that one worker remembers anything of.
 pub const WORKER_REQUESTS_MAX: usize = 4096;
 /// Coordinator sessions that one worker serves.

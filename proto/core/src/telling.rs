@@ -35,7 +35,8 @@ pub struct Telling {
     pub prompt_tokens: u32,
     /// When it was asked for, in seconds since 1970.
     pub created_at_s: u64,
-    /// By what its caller may ask for it more than once; `None`: each time it is another one.
+    /// By what its caller, or a member of the group by way of which it came, may ask for it more
+    /// than once; `None`: each time it is another one.
     pub once: Option<StartKey>,
 }
 
@@ -110,6 +111,12 @@ impl Telling {
     /// Whether `holder`, by whose key it was asked for or not, may come back to it.
     pub fn is_for(&self, holder: &str) -> bool {
         self.resumable && self.holder == holder
+    }
+
+    /// Whether a member of the group that has passed its call on stays with it: it has a name, and
+    /// nobody comes back to it.
+    pub fn is_escorted(&self) -> bool {
+        self.once.is_some() && !self.resumable
     }
 
     /// About how much memory it takes; the same wherever it is kept.

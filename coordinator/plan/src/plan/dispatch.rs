@@ -143,6 +143,7 @@ impl Plan {
 
     /// The first in the queue that may begin, and where its chunks go.
     fn next_to_begin(&self) -> Option<(RequestId, Vec<WorkerId>)> {
+        self.queue.iter().next()?; // room is looked for where somebody waits for it
         let room = self.room();
         let mut waits: Option<&Job> = None;
         for (id, job) in self.queue.iter().filter(|(_, job)| !self.waits_for_a_worker(job)) {

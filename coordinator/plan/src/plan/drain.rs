@@ -56,6 +56,8 @@ impl Plan {
         }
         let Ok(chosen) = self.places_again(pos, &[last], home, WHY) else { return };
         let Some(to) = chosen.first().copied().filter(|to| *to != home) else { return };
+        // What follows goes elsewhere, if it can.
+        self.rotation = self.rotation.wrapping_add(1);
         let request = &mut self.running[pos];
         let (epoch, id) = (request.depart(to).epoch, request.id);
         let next = NextHop { peer: self.workers[&to].peer.clone(), epoch, base: None };

@@ -5,11 +5,11 @@ mod asked;
 mod stream;
 mod teller;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 pub use self::asked::parse_response;
 use self::teller::Teller;
@@ -33,12 +33,13 @@ pub(super) async fn create(
     });
     let (prepared, echo) = prepare.await?;
     let is_streamed = prepared.params.stream;
+    let told = stream::told(caller.2.as_ref().map(|Extension(escort)| &escort.made))?;
     let (running, envelope) = calls::start(&state.0, prepared, caller).await?;
     let running = running.into_iter().next();
     let running = running.ok_or_else(|| ApiError::field("input", "must not be empty"))?;
     let teller = Teller::new(running.view.request, &envelope, echo);
     if is_streamed {
-        return Ok(stream::response(running, teller));
+        return Ok(stream::response(running, teller, told));
     }
     whole(running, teller).await
 }

@@ -1,8 +1,8 @@
 //! A streamed answer: server-sent events that have names, and no `[DONE]` at the end.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 
+use aqueduct_core::{Refusal, RequestId};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -10,9 +10,10 @@ use serde_json::Value;
 
 use super::super::choices::Pieces;
 use super::super::error::ApiError;
-use super::super::stream::{Running, keep_alive};
+use super::super::stream::{GoesOn, Places, Running, keep_alive};
 use super::teller::Teller;
 use crate::generation::Source;
+use crate::peers::Made;
 
 struct Answer {
     source: Source,
@@ -20,27 +21,57 @@ struct Answer {
     teller: Teller,
     queue: VecDeque<Value>,
     ended: bool,
+    request: RequestId,
+    places: Places,
+    /// How many of its events were told before.
+    told: u64,
 }
 
-/// The response; dropping it cancels the request.
-pub(super) fn response(running: Running, mut teller: Teller) -> Response {
+/// How many events were told before a call was `made`.
+///
+/// # Errors
+/// A place that is none of such an answer.
+pub(super) fn told(made: Option<&Made>) -> Result<u64, Refusal> {
+    let Some(Made::From(place)) = made else { return Ok(0) };
+    let (_, told) = place.split_once(':').unwrap_or_default();
+    told.parse().map_err(|_| Refusal::new("place", place, "a request's name and a number"))
+}
+
+/// The response but for the events that were `told` before; dropping it cancels the request.
+pub(super) fn response(running: Running, mut teller: Teller, told: u64) -> Response {
     let Running { source, view, .. } = running;
+    // Callers do not come back to it.
+    let to_escort = Some(view.places).filter(|places| *places == Places::ToEscort);
+    let (request, places) = (view.request, to_escort.unwrap_or(Places::Untold));
     let queue = teller.begin().into();
-    let answer = Answer { source, pieces: Pieces::new(view), teller, queue, ended: false };
+    let (pieces, ended) = (Pieces::new(view), false);
+    let answer = Answer { source, pieces, teller, queue, ended, request, places, told };
     let events = stream::unfold(answer, |mut answer| async {
-        let event = answer.next().await?;
+        let event = match answer.next().await? {
+            Ok(event) => event,
+            Err(error) => return Some((Err(error), answer)),
+        };
         let name = event["type"].as_str().unwrap_or_default();
-        let event = Event::default().event(name).data(event.to_string());
-        Some((Ok::<_, Infallible>(event), answer))
+        let told = Event::default().event(name).data(event.to_string());
+        let place = format!("{}:{}", answer.request, number(&event) + 1);
+        let told = answer.places.told(told, Some(&place));
+        Some((Ok::<_, GoesOn>(told), answer))
     });
     Sse::new(events).keep_alive(keep_alive()).into_response()
 }
 
+/// Which of an answer's events it is.
+fn number(event: &Value) -> u64 {
+    event["sequence_number"].as_u64().unwrap_or_default()
+}
+
 impl Answer {
-    async fn next(&mut self) -> Option<Value> {
+    async fn next(&mut self) -> Option<Result<Value, GoesOn>> {
         loop {
-            if let Some(event) = self.queue.pop_front() {
-                return Some(event);
+            while let Some(event) = self.queue.pop_front() {
+                if number(&event) >= self.told {
+                    return Some(Ok(event));
+                }
             }
             if self.ended {
                 return None;
@@ -53,6 +84,9 @@ impl Answer {
                 Some(Err(error)) => {
                     self.ended = true;
                     let error = ApiError::from(error);
+                    if self.places.goes_on(&error) {
+                        return Some(Err(GoesOn));
+                    }
                     tracing::warn!(error = error.message, "a streamed response failed");
                     self.queue.push_back(self.teller.failed(&error.message));
                 }

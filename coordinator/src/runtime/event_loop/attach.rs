@@ -15,6 +15,7 @@ use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::as_asked;
 use super::EventLoop;
 use super::ports::Comeback;
+use crate::generation::Claim;
 use crate::submit::{RequestError, Submission, Update};
 
 /// Who has come back to what has not gone on yet, and how long what has gone on waits for others.
@@ -64,11 +65,11 @@ impl Claims {
 
 impl EventLoop {
     pub(super) fn attach(&mut self, comeback: Comeback) {
-        let Comeback { request, holder, mailbox, reply } = comeback;
+        let Comeback { request, claim, mailbox, reply } = comeback;
         let unknown = Err(RequestError::Unknown(request));
         // Whom another coordinator has may have come here by now, and is heard first.
-        let is_member = holder.is_none();
-        let may_read = |telling: &Telling| Comeback::may_read(holder.as_deref(), telling);
+        let is_member = claim == Claim::Member;
+        let may_read = |telling: &Telling| claim.may_read(telling);
         let answer = if let Some(live) =
             self.live.values_mut().find(|live| live.request() == request)
         {
@@ -95,7 +96,7 @@ impl EventLoop {
             let journal = keeping.journal.clone();
             tokio::spawn(async move {
                 // Who has asked may have gone.
-                drop(reply.send(find(&journal, request, holder.as_deref(), &mailbox).await));
+                drop(reply.send(find(&journal, request, &claim, &mailbox).await));
             });
             return;
         } else {
@@ -123,12 +124,12 @@ impl EventLoop {
 async fn find(
     journal: &Journal,
     request: RequestId,
-    holder: Option<&str>,
+    claim: &Claim,
     mailbox: &Mailbox,
 ) -> Result<Submission, RequestError> {
     let kept = journal.read(move |state| state.get(request).cloned()).await;
     let kept = kept.map_err(|_| RequestError::Stopping)?;
-    let kept = kept.filter(|kept| Comeback::may_read(holder, &kept.accepted.telling));
+    let kept = kept.filter(|kept| claim.may_read(&kept.accepted.telling));
     let kept = kept.ok_or(RequestError::Unknown(request))?;
     // One that goes on is on its way to its end.
     let ended = kept.ended.as_ref().ok_or(RequestError::Stopping)?;

@@ -113,7 +113,7 @@ mod tests {
     use std::sync::Arc;
 
     use aqueduct_core::work::{CONVENTION, Command as Order, Peer, WorkerInfo};
-    use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, SessionUse, WorkerId};
+    use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, SessionUse, WorkerId};
     use aqueduct_plan::Event;
     use tokio::sync::{mpsc, oneshot};
 
@@ -125,17 +125,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::submit::Submission;
-
-    const SHAPE: ModelShape = ModelShape {
-        vocab: 100,
-        layers: 2,
-        width: 8,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 4,
-        ffn: 16,
-        max_positions: 0,
-    };
+    use crate::submit::tests::SHAPE;
 
     fn event_loop() -> EventLoop {
         let (shown, ..) = Shown::new(Cluster::default());

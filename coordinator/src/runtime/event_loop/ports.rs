@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{RequestId, Telling, WorkerId};
+use aqueduct_core::{RequestId, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::super::keeping::Found;
@@ -12,6 +12,7 @@ use super::super::scribe::Written;
 use super::super::status::{Cluster, Stats};
 use super::{DrainOrder, Inquiry};
 use crate::dispatch::Notice;
+use crate::generation::Claim;
 use crate::submit::{RequestError, Submission};
 
 /// A validated request on its way in.
@@ -26,19 +27,10 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) struct Comeback {
     pub(crate) request: RequestId,
-    /// The public part of its API key; empty where none is asked for. `None`: another member of
-    /// the group has the caller, whoever that is.
-    pub(crate) holder: Option<String>,
+    pub(crate) claim: Claim,
     pub(crate) mailbox: Arc<Mailbox>,
     /// What was asked for.
     pub(crate) reply: oneshot::Sender<Result<Submission, RequestError>>,
-}
-
-impl Comeback {
-    /// Whether whoever comes back may read the answer to a request of such a caller.
-    pub(super) fn may_read(holder: Option<&str>, telling: &Telling) -> bool {
-        holder.is_none_or(|holder| telling.is_for(holder))
-    }
 }
 
 /// Whether a request is accepted.

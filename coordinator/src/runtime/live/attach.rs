@@ -48,6 +48,7 @@ impl Live {
         Some(Left {
             request: self.request,
             is_resumable: self.submission.telling.resumable,
+            is_escorted: self.submission.telling.is_escorted(),
             is_prefilled: self.prefilled.is_some(),
             escalations: self.escalations.len(),
             choices: self.choices.iter().map(completion).collect(),

@@ -116,26 +116,17 @@ pub(crate) fn failed(error: &RequestError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::{KvDtype, ModelShape, SessionUse};
+    use aqueduct_core::{KvDtype, SessionUse};
 
     use super::super::super::live::Asked;
     use super::super::super::session::Setting;
     use super::*;
     use crate::Config;
+    use crate::submit::tests::SHAPE;
 
     #[test]
     fn a_turn_goes_on_where_its_session_was() {
-        let shape = ModelShape {
-            vocab: 100,
-            layers: 2,
-            width: 8,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 4,
-            ffn: 16,
-            max_positions: 0,
-        };
-        let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
+        let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
         let asked = Submission { chunk_tokens: 16, ..Submission::of(vec![1, 2, 3]) };
         let (policy, _) = asked.policy.clamped(16);
         let setting = Setting::new("same", &policy, asked.wire, 16);
