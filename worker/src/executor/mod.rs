@@ -111,6 +111,14 @@ impl Executor {
         }
     }
 
+    /// One without a thread: a test has it do one thing after the other.
+    #[cfg(test)]
+    fn by_hand(options: WorkerOptions) -> Self {
+        let model = crate::tiny_model::tiny(crate::link::conformance::fit().kv);
+        let shared = Arc::new(Shared::new(&model, &options).unwrap());
+        Self::new(model, shared, options)
+    }
+
     /// Until the worker's last handle is dropped.
     pub(crate) fn run(mut self) {
         while !self.stopped() {
