@@ -182,6 +182,7 @@ impl Worker {
             Command::Confirm { request, chunk_idx } => {
                 if let Some(held) = self.owned(session, request) {
                     held.outbox.remove(&(chunk_idx + 1));
+                    self.inbox.confirm(request, chunk_idx);
                 }
             }
             Command::Decode(spec) => self.start_decoding(session, *spec),

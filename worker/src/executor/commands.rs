@@ -35,8 +35,9 @@ impl Executor {
                 self.redirect(session, request, chunk_idx, next);
             }
             Command::Confirm { request, chunk_idx } => {
-                if let Some(request) = self.owned(session, request) {
-                    request.outbox.remove(&chunk_idx.saturating_add(1));
+                if let Some(held) = self.owned(session, request) {
+                    held.outbox.remove(&chunk_idx.saturating_add(1));
+                    self.shared.inbox.confirm(request, chunk_idx);
                 }
             }
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
@@ -272,5 +273,39 @@ impl Executor {
             let kind = FailureKind::Peer;
             self.send(key.request, Event::ChunkFailed { key, kind, message });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::Epoch;
+    use tokio::runtime::Runtime;
+
+    use super::*;
+    use crate::inbox::{Came, Verdict};
+    use crate::link::conformance::set;
+    use crate::{LoopbackHub, WorkerOptions};
+
+    /// What becomes of a set for chunk 3 of request 1.
+    fn deliver(executor: &Executor, epoch: u32) -> Verdict {
+        let key = ChunkKey { request: RequestId(1), chunk_idx: 3, epoch: Epoch(epoch) };
+        let came = Came::Far { bytes: 0, spared_bytes: 0 };
+        executor.shared.inbox.deliver(key, 0, Arc::new(set(4, 1)), came)
+    }
+
+    #[test]
+    fn a_chunk_that_is_confirmed_takes_no_memory_any_more() {
+        let runtime = Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let options = WorkerOptions::new("local://confirmed", LoopbackHub::default());
+        let (mut executor, request) = (Executor::by_hand(options), RequestId(1));
+        executor.request_of(SessionId(0), request);
+        executor.shared.inbox.claim(ChunkKey { request, chunk_idx: 3, epoch: Epoch(5) });
+        let confirm = Command::Confirm { request, chunk_idx: 3 };
+        executor.command(SessionId(1), confirm.clone());
+        assert_eq!(deliver(&executor, 5), Verdict::Taken, "that was somebody else");
+        executor.command(SessionId(0), confirm);
+        assert_eq!(deliver(&executor, 5), Verdict::Stale);
+        assert_eq!(deliver(&executor, 6), Verdict::Taken, "it is done again");
     }
 }
