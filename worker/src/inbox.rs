@@ -180,6 +180,12 @@ impl Inbox {
         }
     }
 
+    /// Requests that were forgotten may come back, and so may memory for them before anybody claims
+    /// it: in newer epochs than were assigned here.
+    pub fn readmit(&self) {
+        self.lock().readmit();
+    }
+
     /// Drops sets that nobody has claimed in time; when the next of them will be due.
     pub fn expire(&self) -> Option<Instant> {
         self.lock().expire()
@@ -280,6 +286,29 @@ mod tests {
         assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), FAR), Verdict::Stale);
         inbox.claim(key(1, 0));
         assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), FAR), Verdict::Taken);
+    }
+
+    /// The coordinator takes a request away from a worker that cannot be reached, loses its session
+    /// there, gets another one, and gives the worker one of its chunks after all. The memory for
+    /// that is sent by others, who may be quicker; they send it once.
+    #[test]
+    fn a_request_that_was_forgotten_may_come_back_in_another_session() {
+        let inbox = inbox(4);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
+        inbox.claim(key(1, 3));
+        inbox.forget(key(1, 3).request);
+        assert_eq!(deliver(4), Verdict::Stale, "the session goes on");
+        inbox.readmit();
+        assert_eq!(deliver(3), Verdict::Stale, "that try is over in any case");
+        assert_eq!(deliver(4), Verdict::Taken);
+        inbox.claim(key(1, 4));
+        assert!(inbox.take(key(1, 4), 0).is_some());
+        inbox.finish(key(1, 4));
+        inbox.confirm(key(1, 4).request, 1);
+        inbox.forget(key(1, 4).request);
+        inbox.readmit();
+        inbox.readmit();
+        assert_eq!((deliver(4), deliver(5)), (Verdict::Stale, Verdict::Taken));
     }
 
     #[test]

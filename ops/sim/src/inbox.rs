@@ -33,8 +33,8 @@ pub(crate) struct Inbox {
     slots: BTreeMap<(RequestId, u32), Slot>,
     /// Of requests: these chunks are over, in these epochs.
     confirmed: BTreeMap<RequestId, (u32, Epoch)>,
-    /// With the last epoch that is not wanted any more.
-    forgotten: BTreeMap<RequestId, Epoch>,
+    /// With the last epoch that is not wanted any more, and the newest that was assigned here.
+    forgotten: BTreeMap<RequestId, (Epoch, Option<Epoch>)>,
 }
 
 impl Inbox {
@@ -51,7 +51,7 @@ impl Inbox {
         let newer = self.slots.get(&place(key)).is_some_and(|slot| key.epoch < slot.epoch);
         let confirmed = self.confirmed.get(&key.request);
         let over = confirmed.is_some_and(|it| key.chunk_idx <= it.0 && key.epoch <= it.1);
-        if newer || over || forgotten.is_some_and(|last| key.epoch <= *last) {
+        if newer || over || forgotten.is_some_and(|it| key.epoch <= it.0) {
             return Verdict::Stale;
         }
         let slot = self.slot(now, key);
@@ -152,9 +152,19 @@ impl Inbox {
     }
 
     fn forget_until(&mut self, request: RequestId, last: Epoch) {
+        let assigned = self.assigned(request);
         self.slots.retain(|at, slot| at.0 != request || slot.epoch > last);
         self.confirmed.remove(&request);
-        self.forgotten.insert(request, last);
+        let it = self.forgotten.entry(request).or_insert((last, assigned));
+        *it = (it.0.max(last), it.1.max(assigned));
+    }
+
+    /// Requests that were forgotten may come back, in newer epochs than were assigned here.
+    pub(crate) fn readmit(&mut self) {
+        self.forgotten.retain(|_, (last, assigned)| {
+            *last = assigned.unwrap_or(*last);
+            assigned.is_some()
+        });
     }
 
     /// The slot of `key` or of a newer epoch of it; new if there is none or only an older one.

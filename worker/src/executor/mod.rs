@@ -183,6 +183,7 @@ impl Executor {
     fn admit(&mut self) {
         let mut arrivals = self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         for mut session in arrivals.drain(..) {
+            self.readmit(); // before its coordinator counts on this worker
             if self.shared.snapshots.is_on() {
                 let all = self.shared.snapshots.all().into_iter();
                 let all = all.map(|news| Event::Snapshots(Box::new(news)));

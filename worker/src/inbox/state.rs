@@ -28,10 +28,19 @@ pub(super) struct State {
     pub(super) running: Option<ChunkKey>,
     /// Of requests that were not forgotten.
     confirmed: BTreeMap<RequestId, Confirmed>,
-    /// With the last epoch that is not wanted any more.
-    forgotten: VecDeque<(RequestId, Epoch)>,
+    forgotten: VecDeque<Forgotten>,
     /// Senders to tell when there is room.
     waiters: Vec<Arc<Doorbell>>,
+}
+
+/// A request that takes nothing more.
+#[derive(Debug)]
+struct Forgotten {
+    request: RequestId,
+    /// In this epoch, and all before it.
+    last: Epoch,
+    /// The newest that was assigned here: if the request comes back, it does so in a newer one.
+    assigned: Option<Epoch>,
 }
 
 /// What is over of a request. Epochs are given to its chunks in ascending order: whatever of these
@@ -110,8 +119,7 @@ impl State {
     fn is_stale(&self, key: &ChunkKey) -> bool {
         let newer = |slot: &Slot| key.epoch < slot.epoch;
         let over = |it: &Confirmed| key.chunk_idx <= it.chunk_idx && key.epoch <= it.epoch;
-        let forgotten =
-            |(request, last): &(_, Epoch)| *request == key.request && key.epoch <= *last;
+        let forgotten = |it: &Forgotten| it.request == key.request && key.epoch <= it.last;
         self.forgotten.iter().any(forgotten)
             || self.confirmed.get(&key.request).is_some_and(over)
             || self.slots.get(&place(key)).is_some_and(newer)
@@ -142,7 +150,7 @@ impl State {
     }
 
     pub(super) fn claim(&mut self, key: ChunkKey) {
-        self.forgotten.retain(|(request, _)| *request != key.request);
+        self.forgotten.retain(|it| it.request != key.request);
         let slot = self.slot(key);
         if slot.epoch == key.epoch {
             slot.claimed = true;
@@ -187,12 +195,21 @@ impl State {
     }
 
     pub(super) fn forget(&mut self, request: RequestId, last: Epoch) {
+        let assigned = self.assigned(request);
         self.drop_slots(request, u32::MAX, last);
         self.confirmed.remove(&request);
         if self.forgotten.len() == FORGOTTEN_MAX {
             self.forgotten.pop_front();
         }
-        self.forgotten.push_back((request, last));
+        self.forgotten.push_back(Forgotten { request, last, assigned });
+    }
+
+    /// Of requests that were forgotten for ever no more is refused than what is known to be over.
+    pub(super) fn readmit(&mut self) {
+        self.forgotten.retain_mut(|it| {
+            it.last = it.assigned.unwrap_or(it.last);
+            it.assigned.is_some()
+        });
     }
 
     /// The newest epoch that was assigned here of `request`.
