@@ -1,8 +1,8 @@
 //! Memory sets that wait here for the chunk that takes them.
 
 mod fit;
+mod state;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,12 @@ use aqueduct_kernels::{MemorySet, SetShape};
 
 use crate::doorbell::Doorbell;
 pub use fit::Fit;
+use state::State;
 
 /// What even an empty set costs, so that no number of empty ones is free.
 const SET_OVERHEAD_BYTES: u64 = 256;
 /// A set that nobody has claimed for so long is nobody's.
 const CLAIM_DEADLINE: Duration = Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
-/// Requests remembered as forgotten, so that their last sets are not kept.
-const FORGOTTEN_MAX: usize = 4096;
 
 /// What becomes of a set that is delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,58 +56,6 @@ pub struct Inbox {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    slots: BTreeMap<(RequestId, u32), Slot>,
-    bytes: u64,
-    running: Option<ChunkKey>,
-    /// With the last epoch that is not wanted any more.
-    forgotten: VecDeque<(RequestId, Epoch)>,
-    /// Senders to tell when there is room.
-    waiters: Vec<Arc<Doorbell>>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    epoch: Epoch,
-    layers: BTreeMap<u32, Arc<MemorySet>>,
-    /// Layers that came, whether or not they were taken since.
-    seen: BTreeSet<u32>,
-    /// What that came to between processes.
-    traffic: Traffic,
-    /// The coordinator has assigned the chunk here.
-    claimed: bool,
-    /// The chunk has ended and takes nothing more.
-    done: bool,
-    since: Instant,
-}
-
-impl Slot {
-    fn new(epoch: Epoch) -> Self {
-        Self {
-            epoch,
-            layers: BTreeMap::new(),
-            seen: BTreeSet::new(),
-            traffic: Traffic::default(),
-            claimed: false,
-            done: false,
-            since: Instant::now(),
-        }
-    }
-
-    /// Takes nothing more; the bytes that this frees.
-    fn close(&mut self) -> u64 {
-        let freed = self.bytes();
-        self.done = true;
-        self.layers.clear();
-        freed
-    }
-
-    fn bytes(&self) -> u64 {
-        self.layers.values().map(|memory| cost(memory.bytes())).sum()
-    }
-}
-
 impl Inbox {
     /// An empty inbox for sets of shape `fit` of the model with this fingerprint.
     pub fn new(doorbell: Arc<Doorbell>, fingerprint: String, fit: Fit, bytes_max: u64) -> Self {
@@ -144,10 +91,8 @@ impl Inbox {
         }
         let mut state = self.lock();
         if let Some(verdict) = state.judge(&key, layer, cost(memory.bytes()), self.bytes_max) {
-            if let (Came::Near(sender), Verdict::Exhausted) = (came, &verdict)
-                && !state.waiters.iter().any(|waiter| Arc::ptr_eq(waiter, sender))
-            {
-                state.waiters.push(sender.clone());
+            if let (Came::Near(sender), Verdict::Exhausted) = (came, &verdict) {
+                state.waits(sender);
             }
             return verdict;
         }
@@ -169,10 +114,7 @@ impl Inbox {
     /// The chunk was assigned here; what came for an older epoch of it goes. What came for a newer
     /// one stays unclaimed: it has overtaken the word that this one is over.
     pub fn claim(&self, key: ChunkKey) {
-        let mut state = self.lock();
-        state.forgotten.retain(|(request, _)| *request != key.request);
-        let slot = state.slot(key);
-        slot.claimed |= slot.epoch == key.epoch;
+        self.lock().claim(key);
     }
 
     /// The chunk begins to run.
@@ -216,6 +158,13 @@ impl Inbox {
         self.lock().close(place(&key), |slot| slot.epoch == key.epoch);
     }
 
+    /// The chunk was done here, and so were all before it, here or elsewhere. Nothing more is
+    /// wanted for any of them, but in an epoch that is newer than all that were assigned here
+    /// until now.
+    pub fn confirm(&self, request: RequestId, chunk_idx: u32) {
+        self.lock().confirm(request, chunk_idx);
+    }
+
     /// Drops everything of `request`, and what still comes for it.
     pub fn forget(&self, request: RequestId) {
         self.lock().forget(request, Epoch(u32::MAX));
@@ -226,111 +175,24 @@ impl Inbox {
     /// is back to claim it.
     pub fn suspend(&self, request: RequestId) {
         let mut state = self.lock();
-        let claimed =
-            |(place, slot): &(&(RequestId, u32), &Slot)| place.0 == request && slot.claimed;
-        let newest = state.slots.iter().filter(claimed).map(|(_, slot)| slot.epoch).max();
-        if let Some(newest) = newest {
+        if let Some(newest) = state.assigned(request) {
             state.forget(request, newest);
         }
     }
 
+    /// Requests that were forgotten may come back, and so may memory for them before anybody claims
+    /// it: in newer epochs than were assigned here.
+    pub fn readmit(&self) {
+        self.lock().readmit();
+    }
+
     /// Drops sets that nobody has claimed in time; when the next of them will be due.
     pub fn expire(&self) -> Option<Instant> {
-        let mut state = self.lock();
-        state.expire();
-        let unclaimed = state.slots.values().filter(|slot| !slot.claimed);
-        unclaimed.map(|slot| slot.since + CLAIM_DEADLINE).min()
+        self.lock().expire()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// The verdict on a set that costs `bytes`; `None`: it is to be put where it belongs.
-    fn judge(&mut self, key: &ChunkKey, layer: u32, bytes: u64, bytes_max: u64) -> Option<Verdict> {
-        self.expire();
-        if self.is_stale(key) {
-            Some(Verdict::Stale)
-        } else if self.has_seen(key, layer) {
-            Some(Verdict::Taken)
-        } else if self.bytes + bytes > bytes_max && self.running != Some(*key) {
-            Some(Verdict::Exhausted)
-        } else {
-            None
-        }
-    }
-
-    fn is_stale(&self, key: &ChunkKey) -> bool {
-        let newer = |slot: &Slot| key.epoch < slot.epoch;
-        let forgotten =
-            |(request, last): &(_, Epoch)| *request == key.request && key.epoch <= *last;
-        self.forgotten.iter().any(forgotten) || self.slots.get(&place(key)).is_some_and(newer)
-    }
-
-    fn forget(&mut self, request: RequestId, last: Epoch) {
-        self.drop_slots(|place, slot| place.0 == request && slot.epoch <= last);
-        if self.forgotten.len() == FORGOTTEN_MAX {
-            self.forgotten.pop_front();
-        }
-        self.forgotten.push_back((request, last));
-    }
-
-    /// Closes what lies there, if that `is_it`; what had come from other processes.
-    fn close(&mut self, at: (RequestId, u32), is_it: impl Fn(&Slot) -> bool) -> Traffic {
-        let Some(slot) = self.slots.get_mut(&at).filter(|slot| is_it(slot)) else {
-            return Traffic::default();
-        };
-        let (freed, traffic) = (slot.close(), slot.traffic);
-        self.release(freed);
-        traffic
-    }
-
-    fn has_seen(&self, key: &ChunkKey, layer: u32) -> bool {
-        self.slots.get(&place(key)).is_some_and(|slot| {
-            slot.epoch == key.epoch && (slot.done || slot.seen.contains(&layer))
-        })
-    }
-
-    fn put(&mut self, key: ChunkKey, layer: u32, memory: Arc<MemorySet>, came: Came<'_>) {
-        self.bytes += cost(memory.bytes());
-        let slot = self.slot(key);
-        slot.seen.insert(layer);
-        if let Came::Far { bytes, spared_bytes } = came {
-            slot.traffic.fetched += 1;
-            slot.traffic.received_bytes += bytes;
-            slot.traffic.spared_bytes += spared_bytes;
-        }
-        slot.layers.insert(layer, memory);
-    }
-
-    /// The slot of `key` or of a newer epoch of it; new if there is none or only an older one.
-    fn slot(&mut self, key: ChunkKey) -> &mut Slot {
-        self.drop_slots(|&at, slot| at == place(&key) && slot.epoch < key.epoch);
-        self.slots.entry(place(&key)).or_insert_with(|| Slot::new(key.epoch))
-    }
-
-    /// Drops what nobody assigned here for longer than any chunk would have waited.
-    fn expire(&mut self) {
-        self.drop_slots(|_, slot| !slot.claimed && slot.since.elapsed() >= CLAIM_DEADLINE);
-    }
-
-    fn drop_slots(&mut self, gone: impl Fn(&(RequestId, u32), &Slot) -> bool) {
-        let mut freed = 0;
-        self.slots.retain(|place, slot| {
-            let gone = gone(place, slot);
-            freed += if gone { slot.bytes() } else { 0 };
-            !gone
-        });
-        self.release(freed);
-    }
-
-    fn release(&mut self, bytes: u64) {
-        self.bytes -= bytes;
-        if bytes > 0 {
-            self.waiters.drain(..).for_each(|sender| sender.ring());
-        }
     }
 }
 
@@ -426,6 +288,29 @@ mod tests {
         assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), FAR), Verdict::Taken);
     }
 
+    /// The coordinator takes a request away from a worker that cannot be reached, loses its session
+    /// there, gets another one, and gives the worker one of its chunks after all. The memory for
+    /// that is sent by others, who may be quicker; they send it once.
+    #[test]
+    fn a_request_that_was_forgotten_may_come_back_in_another_session() {
+        let inbox = inbox(4);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
+        inbox.claim(key(1, 3));
+        inbox.forget(key(1, 3).request);
+        assert_eq!(deliver(4), Verdict::Stale, "the session goes on");
+        inbox.readmit();
+        assert_eq!(deliver(3), Verdict::Stale, "that try is over in any case");
+        assert_eq!(deliver(4), Verdict::Taken);
+        inbox.claim(key(1, 4));
+        assert!(inbox.take(key(1, 4), 0).is_some());
+        inbox.finish(key(1, 4));
+        inbox.confirm(key(1, 4).request, 1);
+        inbox.forget(key(1, 4).request);
+        inbox.readmit();
+        inbox.readmit();
+        assert_eq!((deliver(4), deliver(5)), (Verdict::Stale, Verdict::Taken));
+    }
+
     #[test]
     fn suspends_a_request_until_a_newer_epoch() {
         let inbox = inbox(2);
@@ -448,8 +333,10 @@ mod tests {
         let inbox = inbox(2);
         let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
         let grow_old = || {
-            let slots = &mut inbox.lock().slots;
+            let State { slots, unclaimed, .. } = &mut *inbox.lock();
             slots.values_mut().for_each(|slot| slot.since -= CLAIM_DEADLINE);
+            let old = std::mem::take(unclaimed).into_iter();
+            *unclaimed = old.map(|(since, at)| (since - CLAIM_DEADLINE, at)).collect();
         };
         assert_eq!(deliver(0), Verdict::Taken);
         assert!(inbox.expire().is_some_and(|due| due > Instant::now()) && inbox.bytes() > 0);
@@ -508,6 +395,53 @@ mod tests {
         assert!(inbox.holds(key(1, 1), 0), "it was acknowledged, and comes no second time");
         inbox.withdraw(key(1, 1).request, 1);
         assert_eq!(inbox.bytes(), 0);
+    }
+
+    #[test]
+    fn however_many_chunks_were_done_few_are_remembered() {
+        let inbox = inbox(8);
+        let deliver = |key| inbox.deliver(key, 0, Arc::new(set(4, 1)), FAR);
+        let request = key(0, 0).request;
+        for chunk_idx in 0..1000 {
+            let key = key(chunk_idx, 0);
+            assert_eq!(deliver(key), Verdict::Taken, "{key}");
+            inbox.claim(key);
+            inbox.begin(key);
+            assert!(inbox.take(key, 0).is_some());
+            inbox.finish(key);
+            if let Some(confirmed) = chunk_idx.checked_sub(2) {
+                inbox.confirm(request, confirmed);
+            }
+            let state = inbox.lock();
+            assert!(state.slots.len() <= 2 && state.unclaimed.is_empty(), "{key}");
+        }
+        assert_eq!(deliver(key(500, 0)), Verdict::Stale, "it was here before");
+        assert_eq!((inbox.bytes(), deliver(key(999, 0))), (0, Verdict::Taken), "not yet confirmed");
+        assert_eq!((inbox.bytes(), deliver(key(500, 1))), (0, Verdict::Taken), "a newer try");
+        inbox.claim(key(500, 1));
+        assert!(inbox.take(key(500, 1), 0).is_some());
+        inbox.suspend(request);
+        assert!(inbox.lock().slots.is_empty());
+        assert_eq!(deliver(key(500, 1)), Verdict::Stale);
+    }
+
+    /// Tries that others won have slots, too, and their memory may still be under way.
+    #[test]
+    fn tries_that_came_to_nothing_are_over_with_what_is_confirmed() {
+        let inbox = inbox(8);
+        let deliver = |key| inbox.deliver(key, 0, Arc::new(set(4, 1)), FAR);
+        inbox.claim(key(3, 7));
+        inbox.withdraw(key(3, 7).request, 3);
+        inbox.claim(key(4, 0));
+        inbox.finish(key(4, 0));
+        assert_eq!(deliver(key(2, 8)), Verdict::Taken, "this one is to be done again");
+        assert_eq!(deliver(key(5, 0)), Verdict::Taken, "this one is to be done yet");
+        inbox.confirm(key(4, 0).request, 4);
+        assert_eq!(inbox.lock().slots.len(), 2);
+        assert_eq!(deliver(key(3, 7)), Verdict::Stale);
+        assert!(inbox.holds(key(2, 8), 0) && inbox.holds(key(5, 0), 0));
+        inbox.confirm(key(4, 0).request, 1);
+        assert_eq!(deliver(key(4, 0)), Verdict::Stale, "whatever comes in which order");
     }
 
     #[test]

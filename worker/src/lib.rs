@@ -33,6 +33,7 @@ mod tenures;
 #[cfg(test)]
 #[path = "../tests/cluster/tiny_model.rs"]
 mod tiny_model;
+mod ways;
 mod worker;
 
 pub use config::{HomeMemory, Scheduler, Scheduling, WorkerOptions};

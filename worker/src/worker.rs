@@ -82,43 +82,7 @@ impl Worker {
     /// An option out of bounds, a name that another worker of the hub has, or no thread.
     pub fn start(model: Arc<Model>, options: WorkerOptions) -> Result<Self, StartError> {
         options.validate()?;
-        let doorbell = Arc::new(Doorbell::default());
-        let fingerprint = model.fingerprint().to_owned();
-        let (fit, bytes) = (Fit::of(&model), options.inbox_bytes);
-        let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
-        let least = limits::PAGE_TOKENS * model.token_bytes();
-        Refusal::unless_within("pool_bytes", options.pool_bytes, least, limits::POOL_BYTES_MAX)?;
-        let pool = model.pool(options.pool_bytes)?;
-        let snapshots = Snapshots::open(&options.snapshots, &fingerprint, fit, doorbell.clone())?;
-        let store = Arc::new(ShardStore::in_pool(pool.clone()));
-        let holder = Holder::start(model.clone(), store)?;
-        options.hub.join(&options.peer, &inbox, &holder).inspect_err(|_| holder.stop())?;
-        let info = WorkerInfo {
-            peer: options.peer.clone(),
-            fingerprint,
-            shape: model.shape().clone(),
-            kv: codec::to_core(model.kv()),
-            threads: options.threads,
-            device: model.backend().name().to_owned(),
-            pool_tokens: pool_tokens(&options, pool.as_ref(), model.token_bytes()),
-            keeps_snapshots: snapshots.is_on(),
-            convention: CONVENTION,
-        };
-        let shared = Arc::new(Shared {
-            info,
-            doorbell,
-            pulse: Pulse::default(),
-            inbox,
-            ledger: Ledger::default(),
-            holder,
-            pool,
-            snapshots,
-            gauges: Gauges::default(),
-            audits: Audits::default(),
-            arrivals: Mutex::default(),
-            stopped: AtomicBool::new(false),
-            draining: watch::Sender::new(false),
-        });
+        let shared = Arc::new(Shared::new(&model, &options)?);
         let executor = Executor::new(model, shared.clone(), options.clone());
         let name = format!("device {}", options.peer);
         std::thread::Builder::new().name(name).spawn(move || executor.run())?;
@@ -230,11 +194,6 @@ impl Worker {
         self.handle.shared.inbox.clone()
     }
 
-    #[cfg(test)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.shared
-    }
-
     pub(crate) fn ledger(&self) -> Ledger {
         self.handle.shared.ledger.clone()
     }
@@ -248,6 +207,51 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    /// What a worker begins with, under its name in the hub, and the thread that answers for its
+    /// shards.
+    ///
+    /// # Errors
+    /// As [`Worker::start`].
+    pub(crate) fn new(model: &Arc<Model>, options: &WorkerOptions) -> Result<Self, StartError> {
+        let doorbell = Arc::new(Doorbell::default());
+        let fingerprint = model.fingerprint().to_owned();
+        let (fit, bytes) = (Fit::of(model), options.inbox_bytes);
+        let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
+        let least = limits::PAGE_TOKENS * model.token_bytes();
+        Refusal::unless_within("pool_bytes", options.pool_bytes, least, limits::POOL_BYTES_MAX)?;
+        let pool = model.pool(options.pool_bytes)?;
+        let snapshots = Snapshots::open(&options.snapshots, &fingerprint, fit, doorbell.clone())?;
+        let store = Arc::new(ShardStore::in_pool(pool.clone()));
+        let holder = Holder::start(model.clone(), store)?;
+        options.hub.join(&options.peer, &inbox, &holder).inspect_err(|_| holder.stop())?;
+        let info = WorkerInfo {
+            peer: options.peer.clone(),
+            fingerprint,
+            shape: model.shape().clone(),
+            kv: codec::to_core(model.kv()),
+            threads: options.threads,
+            device: model.backend().name().to_owned(),
+            pool_tokens: pool_tokens(options, pool.as_ref(), model.token_bytes()),
+            keeps_snapshots: snapshots.is_on(),
+            convention: CONVENTION,
+        };
+        Ok(Self {
+            info,
+            doorbell,
+            pulse: Pulse::default(),
+            inbox,
+            ledger: Ledger::default(),
+            holder,
+            pool,
+            snapshots,
+            gauges: Gauges::default(),
+            audits: Audits::default(),
+            arrivals: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
+        })
+    }
+
     /// Waits for the bell, or until then.
     pub(crate) fn rest(&self, until: Option<Instant>) {
         self.pulse.rest(|| self.doorbell.wait_until(until));

@@ -31,8 +31,10 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     slots: BTreeMap<(RequestId, u32), Slot>,
-    /// With the last epoch that is not wanted any more.
-    forgotten: BTreeMap<RequestId, Epoch>,
+    /// Of requests: these chunks are over, in these epochs.
+    confirmed: BTreeMap<RequestId, (u32, Epoch)>,
+    /// With the last epoch that is not wanted any more, and the newest that was assigned here.
+    forgotten: BTreeMap<RequestId, (Epoch, Option<Epoch>)>,
 }
 
 impl Inbox {
@@ -47,7 +49,9 @@ impl Inbox {
         self.expire(now);
         let forgotten = self.forgotten.get(&key.request);
         let newer = self.slots.get(&place(key)).is_some_and(|slot| key.epoch < slot.epoch);
-        if newer || forgotten.is_some_and(|last| key.epoch <= *last) {
+        let confirmed = self.confirmed.get(&key.request);
+        let over = confirmed.is_some_and(|it| key.chunk_idx <= it.0 && key.epoch <= it.1);
+        if newer || over || forgotten.is_some_and(|it| key.epoch <= it.0) {
             return Verdict::Stale;
         }
         let slot = self.slot(now, key);
@@ -107,6 +111,16 @@ impl Inbox {
         }
     }
 
+    /// The chunk was done here, and all before it somewhere: nothing more is wanted for them but in
+    /// newer epochs than were assigned here.
+    pub(crate) fn confirm(&mut self, request: RequestId, chunk_idx: u32) {
+        let Some(epoch) = self.newest_claimed(request, chunk_idx) else { return };
+        let over = self.confirmed.entry(request).or_insert((chunk_idx, epoch));
+        *over = (over.0.max(chunk_idx), over.1.max(epoch));
+        let (last, epoch) = *over;
+        self.slots.retain(|at, slot| at.0 != request || at.1 > last || slot.epoch > epoch);
+    }
+
     /// Drops everything of `request`, and what still comes for it.
     pub(crate) fn forget(&mut self, request: RequestId) {
         self.forget_until(request, Epoch(u32::MAX));
@@ -115,10 +129,20 @@ impl Inbox {
     /// Drops what is here and what still comes of `request`, up to the newest epoch that was
     /// assigned here.
     pub(crate) fn suspend(&mut self, request: RequestId) {
-        let of = self.slots.iter().filter(|(at, slot)| at.0 == request && slot.claimed);
-        if let Some(newest) = of.map(|(_, slot)| slot.epoch).max() {
+        if let Some(newest) = self.assigned(request) {
             self.forget_until(request, newest);
         }
+    }
+
+    /// The newest epoch that was assigned here.
+    fn assigned(&self, request: RequestId) -> Option<Epoch> {
+        let confirmed = self.confirmed.get(&request).map(|it| it.1);
+        self.newest_claimed(request, u32::MAX).max(confirmed)
+    }
+
+    fn newest_claimed(&self, request: RequestId, last: u32) -> Option<Epoch> {
+        let slots = self.slots.range((request, 0)..=(request, last));
+        slots.filter(|(_, slot)| slot.claimed).map(|(_, slot)| slot.epoch).max()
     }
 
     /// Requests of which sets wait.
@@ -128,8 +152,19 @@ impl Inbox {
     }
 
     fn forget_until(&mut self, request: RequestId, last: Epoch) {
+        let assigned = self.assigned(request);
         self.slots.retain(|at, slot| at.0 != request || slot.epoch > last);
-        self.forgotten.insert(request, last);
+        self.confirmed.remove(&request);
+        let it = self.forgotten.entry(request).or_insert((last, assigned));
+        *it = (it.0.max(last), it.1.max(assigned));
+    }
+
+    /// Requests that were forgotten may come back, in newer epochs than were assigned here.
+    pub(crate) fn readmit(&mut self) {
+        self.forgotten.retain(|_, (last, assigned)| {
+            *last = assigned.unwrap_or(*last);
+            assigned.is_some()
+        });
     }
 
     /// The slot of `key` or of a newer epoch of it; new if there is none or only an older one.

@@ -156,6 +156,13 @@ impl Worker {
     /// A coordinator opened a session.
     pub(crate) fn open(&mut self, session: u64) {
         self.sessions.insert(session);
+        self.readmit();
+    }
+
+    /// What was cancelled in older sessions may come back.
+    fn readmit(&mut self) {
+        self.inbox.readmit();
+        self.store.readmit();
     }
 
     /// A session is gone, and what it asked for goes with it.
@@ -165,6 +172,9 @@ impl Worker {
         for request in of.map(|(request, _)| *request).collect::<Vec<_>>() {
             self.drop_request(request);
             self.inbox.suspend(request);
+        }
+        if !self.sessions.is_empty() {
+            self.readmit();
         }
         self.look(now);
     }
@@ -182,6 +192,7 @@ impl Worker {
             Command::Confirm { request, chunk_idx } => {
                 if let Some(held) = self.owned(session, request) {
                     held.outbox.remove(&(chunk_idx + 1));
+                    self.inbox.confirm(request, chunk_idx);
                 }
             }
             Command::Decode(spec) => self.start_decoding(session, *spec),

@@ -118,8 +118,11 @@ pub const SNAPSHOT_CHAIN_MAX: usize = 1 << 14;
 pub const SNAPSHOTS_MAX: usize = 1 << 14;
 /// Snapshots that one event names.
 pub const SNAPSHOT_NEWS_MAX: usize = 1 << 10;
-/// How long a snapshot may take to come from disk before its prefix is computed instead.
+/// How long who looks after the cluster waits for a snapshot that comes from disk.
 pub const SNAPSHOT_READ_DEADLINE_MS: u64 = 10_000;
+/// How long a chunk waits for the snapshot that stands for it, behind others that are read first.
+/// The next chunk waits longer for what it is then given, or it would fail in its place.
+pub const RESTORE_DEADLINE_MS: u64 = 100_000;
 /// Bytes of memory that a worker that serves keeps snapshots in, unless told otherwise.
 pub const SNAPSHOT_BYTES_DEFAULT: u64 = 1 << 30;
 /// Bytes of disk for the same, where a folder is named.
@@ -371,7 +374,8 @@ const _: () = {
     assert!(OPERATOR_MESSAGE_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!(OPERATOR_LIST_MAX as usize <= SNAPSHOT_NEWS_MAX);
     assert!(PING_INTERVAL_MS + PING_TIMEOUT_MS < PEER_REACH_MS);
-    assert!(SNAPSHOT_READ_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    assert!(SNAPSHOT_READ_DEADLINE_MS < RESTORE_DEADLINE_MS);
+    assert!(RESTORE_DEADLINE_MS + CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(SNAPSHOT_CHAIN_MAX <= SNAPSHOTS_MAX && SNAPSHOT_NEWS_MAX <= SNAPSHOTS_MAX);
     assert!(SNAPSHOTS_MAX / SNAPSHOT_NEWS_MAX < EVENTS_MAX);
     // What the devices began may be late twice, and gRPC still has its time.

@@ -35,8 +35,9 @@ impl Executor {
                 self.redirect(session, request, chunk_idx, next);
             }
             Command::Confirm { request, chunk_idx } => {
-                if let Some(request) = self.owned(session, request) {
-                    request.outbox.remove(&chunk_idx.saturating_add(1));
+                if let Some(held) = self.owned(session, request) {
+                    held.outbox.remove(&chunk_idx.saturating_add(1));
+                    self.shared.inbox.confirm(request, chunk_idx);
                 }
             }
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
@@ -76,6 +77,20 @@ impl Executor {
             self.drop_request(request);
             self.shared.inbox.suspend(request);
         }
+        if !self.sessions.is_empty() {
+            self.readmit(); // its successor may be among them, and read before its last commands
+        }
+    }
+
+    /// What was cancelled holds for as long as the session does: a coordinator that has another one
+    /// begins anew with this worker, also with requests that it had taken away from it, and others
+    /// may send for these, or ask about them, before they are assigned here. No session says whose
+    /// successor it is, and the one before may not be known to be over. So this is for the requests
+    /// of all: what it costs those of others is that memory of tries that never came here, if it
+    /// is still under way, waits until nobody has claimed it in time.
+    pub(super) fn readmit(&self) {
+        self.shared.inbox.readmit();
+        self.shared.holder.store().readmit();
     }
 
     /// A worker that is going to stop waits for nothing but what somebody needs of it.
@@ -272,5 +287,91 @@ impl Executor {
             let kind = FailureKind::Peer;
             self.send(key.request, Event::ChunkFailed { key, kind, message });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_engine::shards::Answer;
+    use tokio::runtime::Runtime;
+    use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::super::Session;
+    use super::*;
+    use crate::exchange::conformance::{dense, place};
+    use crate::inbox::{Came, Verdict};
+    use crate::link::conformance::{key, set};
+    use crate::{LoopbackHub, WorkerOptions};
+
+    /// Has `test` be the thread of a worker.
+    fn by_hand(test: impl FnOnce(Executor)) {
+        let runtime = Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let options = WorkerOptions::new("local://by-hand", LoopbackHub::default());
+        test(Executor::by_hand(options));
+    }
+
+    /// A coordinator comes; its ends of the session.
+    fn arrive(executor: &mut Executor) -> (Sender<Command>, Receiver<Event>) {
+        let (commands, orders) = channel(limits::COMMANDS_MAX);
+        let (reports, events) = channel(limits::EVENTS_MAX);
+        let session = Session::new(orders, reports, executor.shared.info.clone());
+        executor.shared.arrivals.lock().unwrap().push(session);
+        executor.admit();
+        (commands, events)
+    }
+
+    /// What becomes of a set for chunk 3.
+    fn deliver(executor: &Executor, epoch: u32) -> Verdict {
+        let came = Came::Far { bytes: 0, spared_bytes: 0 };
+        executor.shared.inbox.deliver(key(3, epoch), 0, Arc::new(set(4, 1)), came)
+    }
+
+    #[test]
+    fn a_chunk_that_is_confirmed_takes_no_memory_any_more() {
+        by_hand(|mut executor| {
+            let request = key(3, 5).request;
+            executor.request_of(SessionId(0), request);
+            executor.shared.inbox.claim(key(3, 5));
+            let confirm = Command::Confirm { request, chunk_idx: 3 };
+            executor.command(SessionId(1), confirm.clone());
+            assert_eq!(deliver(&executor, 5), Verdict::Taken, "that was somebody else");
+            executor.command(SessionId(0), confirm);
+            assert_eq!(deliver(&executor, 5), Verdict::Stale);
+            assert_eq!(deliver(&executor, 6), Verdict::Taken, "it is done again");
+        });
+    }
+
+    #[test]
+    fn what_was_cancelled_may_come_back_in_a_new_session() {
+        by_hand(|mut executor| {
+            let (request, asked) = (key(3, 5).request, place(0, 2, dense()));
+            let _before = arrive(&mut executor);
+            for request in [request, asked.request] {
+                executor.command(SessionId(0), Command::Cancel { request });
+            }
+            assert_eq!(deliver(&executor, 5), Verdict::Stale);
+            let store = executor.shared.holder.store().clone();
+            assert!(store.shards(&asked).is_err());
+            let _now = arrive(&mut executor);
+            assert_eq!(deliver(&executor, 5), Verdict::Taken);
+            assert!(matches!(store.shards(&asked), Ok(Answer::NotYet)));
+        });
+    }
+
+    /// A coordinator may be back before it is known that its last session is over, and what it said
+    /// in that may be read after it was admitted anew.
+    #[test]
+    fn a_session_that_ends_late_takes_what_it_cancelled_along() {
+        by_hand(|mut executor| {
+            let request = key(3, 5).request;
+            let (before, _now) = (arrive(&mut executor), arrive(&mut executor));
+            before.0.try_send(Command::Cancel { request }).unwrap();
+            executor.obey();
+            assert_eq!(deliver(&executor, 5), Verdict::Stale);
+            drop(before);
+            executor.obey();
+            assert_eq!(deliver(&executor, 5), Verdict::Taken);
+        });
     }
 }

@@ -111,6 +111,14 @@ impl Executor {
         }
     }
 
+    /// One without a thread: a test has it do one thing after the other.
+    #[cfg(test)]
+    fn by_hand(options: WorkerOptions) -> Self {
+        let model = crate::tiny_model::tiny(crate::link::conformance::fit().kv);
+        let shared = Arc::new(Shared::new(&model, &options).unwrap());
+        Self::new(model, shared, options)
+    }
+
     /// Until the worker's last handle is dropped.
     pub(crate) fn run(mut self) {
         while !self.stopped() {
@@ -175,6 +183,7 @@ impl Executor {
     fn admit(&mut self) {
         let mut arrivals = self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         for mut session in arrivals.drain(..) {
+            self.readmit(); // before its coordinator counts on this worker
             if self.shared.snapshots.is_on() {
                 let all = self.shared.snapshots.all().into_iter();
                 let all = all.map(|news| Event::Snapshots(Box::new(news)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::work::{HandedOver, NextHop};
-use aqueduct_core::{ChunkKey, MemoryPolicy, WireDtype};
+use aqueduct_core::{ChunkKey, MemoryPolicy, SnapshotKey, WireDtype};
 use aqueduct_engine::Sequence;
 use aqueduct_kernels::{Leaves, MemorySet};
 
@@ -49,6 +49,7 @@ pub(super) struct Left {
 /// A snapshot on its way from disk.
 pub(super) struct Restoring {
     pub(super) key: ChunkKey,
+    pub(super) snapshot: SnapshotKey,
     pub(super) coming: Coming,
     pub(super) deadline: Instant,
 }

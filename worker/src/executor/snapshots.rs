@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::snapshot::{Keep, Made, Restore};
 use aqueduct_core::work::{ChunkReport, Event, FailureKind};
-use aqueduct_core::{ChunkKey, RequestId, WireDtype, limits};
+use aqueduct_core::{ChunkKey, RequestId, SnapshotKey, WireDtype, limits};
 use aqueduct_engine::shards::{Branch, ShardError, ShardKey};
 use aqueduct_kernels::{BackendError, MemorySet, Shard};
 
@@ -52,6 +52,7 @@ impl Executor {
     pub(super) fn restore(&mut self, session: SessionId, restore: Restore) {
         let Restore { key, snapshot, next, wire } = restore;
         if let Err((kind, message)) = self.admissible(session, key) {
+            self.shared.snapshots.tell_again(snapshot);
             return self.send_to(session, Event::ChunkFailed { key, kind, message });
         }
         if !self.supersede(key) {
@@ -69,7 +70,7 @@ impl Executor {
             }
             None => request.is_sharded = true,
         }
-        self.restored(session, key, found, deadline());
+        self.restored(session, (key, snapshot), found, deadline());
     }
 
     /// Goes on with what has come from disk meanwhile.
@@ -79,8 +80,8 @@ impl Executor {
             let restoring = std::mem::take(&mut held.restoring).into_values();
             all.extend(restoring.map(|restoring| (held.session, restoring)));
         }
-        for (session, Restoring { key, coming, deadline }) in all {
-            self.restored(session, key, coming.poll(), deadline);
+        for (session, Restoring { key, snapshot, coming, deadline }) in all {
+            self.restored(session, (key, snapshot), coming.poll(), deadline);
         }
     }
 
@@ -90,24 +91,33 @@ impl Executor {
         restoring.map(|restoring| restoring.deadline).min()
     }
 
-    fn restored(&mut self, session: SessionId, key: ChunkKey, found: Found, deadline: Instant) {
+    fn restored(
+        &mut self,
+        session: SessionId,
+        (key, snapshot): (ChunkKey, SnapshotKey),
+        found: Found,
+        deadline: Instant,
+    ) {
         let message = match found {
-            Found::Here(snapshot) => {
+            Found::Here(found) => {
                 let is_sharded = self.owned(session, key.request).is_some_and(|it| it.is_sharded);
                 let event = match is_sharded {
-                    true => self.keep_restored(key, &snapshot),
-                    false => self.give_restored(key, &snapshot),
+                    true => self.keep_restored(key, &found),
+                    false => self.give_restored(key, &found),
                 };
                 return self.send_to(session, event);
             }
             Found::Coming(coming) if Instant::now() < deadline => {
                 if let Some(request) = self.owned(session, key.request) {
-                    let restoring = Restoring { key, coming, deadline };
+                    let restoring = Restoring { key, snapshot, coming, deadline };
                     request.restoring.insert(key.chunk_idx, restoring);
                 }
                 return;
             }
-            Found::Coming(_) => "the snapshot did not come from disk in time",
+            Found::Coming(_) => {
+                self.shared.snapshots.tell_again(snapshot);
+                "the snapshot did not come from disk in time"
+            }
             Found::Gone => "the snapshot is no longer held",
         };
         if let Some(request) = self.owned(session, key.request) {
@@ -215,7 +225,7 @@ fn copied(memory: &Arc<MemorySet>) -> Arc<MemorySet> {
 
 /// When to give up waiting for what is asked for now.
 fn deadline() -> Instant {
-    Instant::now() + Duration::from_millis(limits::SNAPSHOT_READ_DEADLINE_MS)
+    Instant::now() + Duration::from_millis(limits::RESTORE_DEADLINE_MS)
 }
 
 #[cfg(test)]
@@ -224,23 +234,35 @@ mod tests {
     use tokio::runtime::Runtime;
 
     use super::*;
-    use crate::link::conformance::fit;
-    use crate::snapshots::Coming;
-    use crate::{LoopbackHub, Worker, WorkerOptions, tiny_model};
+    use crate::link::conformance::set;
+    use crate::snapshots::{Coming, SnapshotOptions};
+    use crate::{LoopbackHub, WorkerOptions};
+
+    const KEY: ChunkKey = ChunkKey { request: RequestId(1), chunk_idx: 2, epoch: Epoch(0) };
+    const NAME: SnapshotKey = SnapshotKey([7; 32]);
+
+    /// An executor that has a snapshot, of which it has told.
+    fn keeper() -> Executor {
+        let snapshots = SnapshotOptions { bytes: 1 << 20, disk: None };
+        let options = WorkerOptions::new("local://keeper", LoopbackHub::default());
+        let executor = Executor::by_hand(WorkerOptions { snapshots, ..options });
+        let layers = (0..executor.model.layers()).map(|layer| Arc::new(set(4, layer as u32)));
+        let snapshot = Snapshot { layers: layers.collect(), retained: Vec::new() };
+        executor.shared.snapshots.keep(NAME, Some(snapshot));
+        assert_eq!(executor.shared.snapshots.news()[0].kept, [NAME]);
+        executor
+    }
 
     #[test]
     fn who_waits_for_something_else_looks_after_a_disk_that_hangs() {
         let runtime = Runtime::new().unwrap();
         let _inside = runtime.enter();
-        let model = tiny_model::tiny(fit().kv);
-        let options = WorkerOptions::new("local://hangs", LoopbackHub::default());
-        let worker = Worker::start(model.clone(), options.clone()).unwrap();
-        let mut executor = Executor::new(model, worker.shared().clone(), options);
-        let key = ChunkKey { request: RequestId(1), chunk_idx: 2, epoch: Epoch(0) };
+        let mut executor = keeper();
         let ((_disk, coming), since) = (Coming::pending(), Instant::now());
         let deadline = since + Duration::from_millis(50);
-        let held = executor.request_of(SessionId(0), key.request);
-        held.restoring.insert(key.chunk_idx, Restoring { key, coming, deadline });
+        let held = executor.request_of(SessionId(0), KEY.request);
+        let restoring = Restoring { key: KEY, snapshot: NAME, coming, deadline };
+        held.restoring.insert(KEY.chunk_idx, restoring);
         while Instant::now() < deadline {
             executor.rest(since + Duration::from_secs(60)); // the bell may ring before
         }
@@ -248,5 +270,17 @@ mod tests {
         assert_eq!(executor.restore_deadline(), Some(deadline));
         executor.receive_restored();
         assert_eq!(executor.restore_deadline(), None);
+        assert_eq!(executor.shared.snapshots.news()[0].kept, [NAME], "it is here, and was late");
+    }
+
+    #[test]
+    fn what_is_refused_to_somebody_is_told_to_be_here() {
+        let runtime = Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut executor = keeper();
+        executor.request_of(SessionId(1), KEY.request); // so it is not the other's
+        let restore = Restore { key: KEY, snapshot: NAME, next: None, wire: WireDtype::F32 };
+        executor.restore(SessionId(0), restore);
+        assert_eq!(executor.shared.snapshots.news()[0].kept, [NAME]);
     }
 }

@@ -12,7 +12,6 @@ pub mod loopback;
 pub mod nccl;
 pub(crate) mod views;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -23,6 +22,7 @@ use aqueduct_tls::ClientTls;
 
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
+use crate::ways::{Way, Ways};
 use grpc::GrpcLink;
 use loopback::LoopbackLink;
 
@@ -113,20 +113,39 @@ impl std::fmt::Display for Remote {
     }
 }
 
+impl Way for dyn Link {
+    type Load = Parcel;
+
+    fn take(&mut self, parcel: Parcel) -> Result<(), Parcel> {
+        self.send(parcel)
+    }
+
+    fn is_open(&self) -> bool {
+        Link::is_open(self)
+    }
+
+    fn is_over(&self) -> bool {
+        Link::is_over(self)
+    }
+}
+
 /// The links of one worker, opened when they are first needed.
 pub struct Links {
+    dialer: Dialer,
+    ways: Ways<dyn Link>,
+}
+
+/// What a link is opened with.
+struct Dialer {
     options: WorkerOptions,
     fingerprint: String,
     doorbell: Arc<Doorbell>,
-    open: BTreeMap<Peer, Box<dyn Link>>,
-    /// Links that take nothing any more, of which there may be receipts.
-    closing: Vec<Box<dyn Link>>,
 }
 
 impl Links {
     /// No links yet.
     pub fn new(options: WorkerOptions, fingerprint: String, doorbell: Arc<Doorbell>) -> Self {
-        Self { options, fingerprint, doorbell, open: BTreeMap::new(), closing: Vec::new() }
+        Self { dialer: Dialer { options, fingerprint, doorbell }, ways: Ways::default() }
     }
 
     /// Gives `parcel` to the link to `peer`.
@@ -134,25 +153,19 @@ impl Links {
     /// # Errors
     /// The parcel, when that link is full.
     pub fn send(&mut self, peer: &Peer, parcel: Parcel) -> Result<(), Parcel> {
-        if !self.open.get(peer).is_some_and(|link| link.is_open()) {
-            self.closing.extend(self.open.extract_if(.., |_, link| !link.is_open()).map(|it| it.1));
-            self.closing.retain(|link| !link.is_over());
-            self.open.insert(peer.clone(), self.dial(peer));
-        }
-        match self.open.get_mut(peer) {
-            Some(link) => link.send(parcel),
-            None => Err(parcel),
-        }
+        let Self { dialer, ways } = self;
+        ways.send(peer, parcel, || dialer.dial(peer))
     }
 
     /// Receipts of all links.
     pub fn receipts(&mut self) -> Vec<Receipt> {
-        let all = self.open.values_mut().chain(&mut self.closing);
-        all.flat_map(|link| link.receipts()).collect()
+        self.ways.all().flat_map(|link| link.receipts()).collect()
     }
+}
 
+impl Dialer {
     fn dial(&self, peer: &Peer) -> Box<dyn Link> {
-        let Self { options, fingerprint, doorbell, .. } = self;
+        let Self { options, fingerprint, doorbell } = self;
         if options.is_here(peer) {
             let (hub, peer) = (options.hub.clone(), peer.clone());
             Box::new(LoopbackLink::new(hub, peer, fingerprint.clone(), doorbell.clone()))

@@ -18,8 +18,8 @@ mod questions;
 mod store;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aqueduct_core::ask::{Declined, Question, Reply};
@@ -81,30 +81,52 @@ pub(crate) enum Found {
     Here(Arc<Snapshot>),
     /// On disk; the doorbell rings when it is there, or found to be gone.
     Coming(Coming),
-    /// Nowhere.
+    /// Nowhere; or where too many others are waited for, and then that it is here is told anew.
     Gone,
 }
 
-/// A snapshot that is being read.
+/// A snapshot that is being read, for as long as somebody waits for it.
 #[derive(Debug)]
-pub(crate) struct Coming(Receiver<Option<Arc<Snapshot>>>);
+pub(crate) struct Coming {
+    told: Receiver<Option<Arc<Snapshot>>>,
+    _wanted: Arc<()>,
+}
+
+/// Where it is told how reading went.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    told: SyncSender<Option<Arc<Snapshot>>>,
+    wanted: Weak<()>,
+}
+
+impl Teller {
+    /// Tells it, once.
+    pub(crate) fn tell(self, snapshot: Option<Arc<Snapshot>>) {
+        let _ = self.told.send(snapshot); // who asked may be gone
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.strong_count() > 0
+    }
+}
 
 impl Coming {
-    /// One that is not there as long as nothing is said of it.
-    #[cfg(test)]
-    pub(crate) fn pending() -> (std::sync::mpsc::SyncSender<Option<Arc<Snapshot>>>, Self) {
-        let (told, coming) = std::sync::mpsc::sync_channel(1);
-        (told, Self(coming))
+    /// One that is not there as long as nothing is told of it.
+    pub(crate) fn pending() -> (Teller, Self) {
+        let (told, coming) = sync_channel(1);
+        let wanted = Arc::new(());
+        let teller = Teller { told, wanted: Arc::downgrade(&wanted) };
+        (teller, Self { told: coming, _wanted: wanted })
     }
 
     /// How it went, if that is known in time.
     fn wait(self, deadline: Duration) -> Option<Arc<Snapshot>> {
-        self.0.recv_timeout(deadline).ok().flatten()
+        self.told.recv_timeout(deadline).ok().flatten()
     }
 
     /// How it went, or itself if it is not there yet.
     pub(crate) fn poll(self) -> Found {
-        match self.0.try_recv() {
+        match self.told.try_recv() {
             Ok(Some(snapshot)) => Found::Here(snapshot),
             Err(TryRecvError::Empty) => Found::Coming(self),
             Ok(None) | Err(TryRecvError::Disconnected) => Found::Gone,
@@ -169,6 +191,12 @@ impl Snapshots {
         self.store.restore(key)
     }
 
+    /// Has it told anew whether this one is here: a coordinator that could not have it takes it
+    /// for gone.
+    pub(crate) fn tell_again(&self, key: SnapshotKey) {
+        self.store.tell_again(key);
+    }
+
     /// Has `answered` told the answer to a question about snapshots, by another thread. It is given
     /// the place that the question has: when it drops it, somebody else may ask.
     ///
@@ -207,8 +235,6 @@ impl Drop for Snapshots {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
-
     use super::store::Job;
     use super::*;
     use crate::link::conformance::{fit, set};

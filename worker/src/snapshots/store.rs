@@ -1,28 +1,19 @@
 //! What there is of snapshots, in memory and on disk, and in which order it goes.
 
+mod jobs;
 mod shrink;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use aqueduct_core::ask::{Declined, SnapshotHeld};
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::{SnapshotKey, SnapshotsHeld, limits};
 
-use super::{Coming, Found, Snapshot};
+use super::{Found, Snapshot};
 use crate::doorbell::Doorbell;
-
-/// Snapshots that may wait to be read; who comes later computes.
-const READS_MAX: usize = 64;
-
-/// What the disk's thread is to do.
-#[derive(Debug)]
-pub(super) enum Job {
-    Read(SnapshotKey, u64),
-    Write(SnapshotKey, Arc<Snapshot>),
-    Delete(SnapshotKey),
-}
+use jobs::DiskState;
+pub(super) use jobs::Job;
 
 /// The state that the device thread and the disk's thread share.
 #[derive(Debug)]
@@ -50,16 +41,6 @@ struct State {
     /// What was told last.
     told: SnapshotsHeld,
     disk: DiskState,
-}
-
-#[derive(Debug, Default)]
-struct DiskState {
-    reads: VecDeque<(SnapshotKey, SyncSender<Option<Arc<Snapshot>>>)>,
-    /// In the order in which they were kept; some may be gone.
-    unwritten: VecDeque<SnapshotKey>,
-    writing: Option<SnapshotKey>,
-    deletes: Vec<SnapshotKey>,
-    stopped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -122,22 +103,23 @@ impl Store {
     pub(super) fn restore(&self, key: &SnapshotKey) -> Found {
         let mut state = self.lock();
         state.touch(key);
-        let reads = state.disk.reads.len();
         match state.entries.get(key) {
-            Some(Entry { memory: Some(snapshot), .. }) => Found::Here(snapshot.clone()),
-            Some(_) if reads < READS_MAX => {
-                let (reply, coming) = sync_channel(1);
-                state.disk.reads.push_back((*key, reply));
-                drop(state);
-                self.work.notify_one();
-                Found::Coming(Coming(coming))
-            }
-            Some(_) => Found::Gone,
+            Some(Entry { memory: Some(snapshot), .. }) => return Found::Here(snapshot.clone()),
+            Some(_) => {}
             None => {
                 state.changed.insert(*key);
-                Found::Gone
+                return Found::Gone;
             }
         }
+        let Some(coming) = state.disk.ask(*key) else { return Found::Gone };
+        drop(state);
+        self.work.notify_one();
+        Found::Coming(coming)
+    }
+
+    /// Has whether `key` is here be told with the next news.
+    pub(super) fn tell_again(&self, key: SnapshotKey) {
+        self.lock().changed.insert(key);
     }
 
     pub(super) fn news(&self) -> Vec<SnapshotNews> {
@@ -263,12 +245,11 @@ impl Store {
             Some(_) => {}
             None => state.set_file(key, None),
         }
-        let waiting = |(asked, _): &(SnapshotKey, _)| asked == key;
-        while let Some(at) = state.disk.reads.iter().position(waiting) {
-            if let Some((_, reply)) = state.disk.reads.remove(at) {
-                let _ = reply.send(snapshot.clone()); // who asked may be gone
-            }
-        }
+        let waiting = std::mem::take(&mut state.disk.reads).into_iter();
+        let (answered, others): (VecDeque<_>, _) = waiting.partition(|(asked, _)| asked == key);
+        state.disk.reads = others;
+        answered.into_iter().for_each(|(_, teller)| teller.tell(snapshot.clone()));
+        state.admit_refused();
         drop(state);
         self.doorbell.ring();
     }
@@ -338,30 +319,6 @@ impl State {
         }
     }
 
-    fn next_job(&mut self) -> Option<Job> {
-        while let Some((key, _)) = self.disk.reads.front() {
-            let key = *key;
-            if let Some(bytes) = self.entries.get(&key).and_then(|entry| entry.file_bytes) {
-                return Some(Job::Read(key, bytes));
-            }
-            let here = self.entries.get(&key).and_then(|entry| entry.memory.clone());
-            if let Some((_, reply)) = self.disk.reads.pop_front() {
-                let _ = reply.send(here); // who asked may be gone
-            }
-        }
-        if let Some(key) = self.disk.deletes.pop() {
-            return Some(Job::Delete(key));
-        }
-        while let Some(key) = self.disk.unwritten.pop_front() {
-            let here = self.entries.get(&key).filter(|entry| entry.file_bytes.is_none());
-            if let Some(snapshot) = here.and_then(|entry| entry.memory.clone()) {
-                self.disk.writing = Some(key);
-                return Some(Job::Write(key, snapshot));
-            }
-        }
-        None
-    }
-
     /// How `keys` stand now, in parts of bounded size.
     fn tell(&self, keys: &[SnapshotKey]) -> Vec<SnapshotNews> {
         let part = |keys: &[SnapshotKey]| {
@@ -382,8 +339,10 @@ impl State {
 mod tests {
     use aqueduct_core::work::RetainedMass;
 
+    use super::jobs::READS_MAX;
     use super::*;
     use crate::link::conformance::set;
+    use crate::snapshots::Coming;
 
     fn key(byte: u8) -> SnapshotKey {
         SnapshotKey([byte; 32])
@@ -545,6 +504,51 @@ mod tests {
         store.was_read(&asked, None);
         assert!(matches!(coming.poll(), Found::Gone), "its file was bad");
         assert_eq!((store.held().count, store.held().disk_bytes), (1, 10));
+    }
+
+    /// As after a restart: everything is on disk, and all chats come back at once.
+    fn restarted(count: u8) -> Store {
+        let store = store(1, Some(10_000));
+        store.found((0..count).map(|byte| (key(byte), 10)).collect(), Vec::new());
+        store.news();
+        store
+    }
+
+    #[test]
+    fn however_many_come_back_at_once_all_is_read() {
+        let store = restarted(200);
+        let ask = |byte| match store.restore(&key(byte)) {
+            Found::Coming(coming) => coming,
+            Found::Here(_) | Found::Gone => panic!("{byte} is on disk"),
+        };
+        let coming: Vec<Coming> = (0..200).map(ask).collect();
+        for (byte, coming) in (0..200u8).zip(coming) {
+            let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("{byte} is read") };
+            store.was_read(&asked, Some(snapshot(byte.into())));
+            assert_eq!(here(coming.poll()).as_deref(), Some(&snapshot(byte.into())));
+        }
+        assert!(store.news().iter().all(|news| news.dropped.is_empty()));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_read() {
+        let store = restarted(3);
+        drop(store.restore(&key(0)));
+        let Found::Coming(_waits) = store.restore(&key(1)) else { panic!("it is on disk") };
+        assert!(matches!(store.next_job(), Some(Job::Read(asked, 10)) if asked == key(1)));
+    }
+
+    #[test]
+    fn what_is_refused_for_want_of_room_is_told_when_there_is_some() {
+        let store = restarted(3);
+        let waiting: Vec<Found> = (0..READS_MAX).map(|_| store.restore(&key(0))).collect();
+        assert!(waiting.iter().all(|found| matches!(found, Found::Coming(_))));
+        assert!(matches!(store.restore(&key(1)), Found::Gone));
+        assert!(store.news().is_empty(), "who heard it now would be refused again");
+        let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+        store.was_read(&asked, Some(snapshot(0)));
+        assert_eq!(store.news()[0].kept, [key(1)]);
+        assert!(matches!(store.restore(&key(1)), Found::Coming(_)));
     }
 
     #[test]

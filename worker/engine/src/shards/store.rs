@@ -76,7 +76,15 @@ pub struct ShardStore {
 struct State {
     layers: BTreeMap<(RequestId, Branch, u32), Layer>,
     bytes: u64,
-    forgotten: VecDeque<RequestId>,
+    forgotten: VecDeque<Forgotten>,
+}
+
+/// A request of which nothing is kept, unless it is claimed.
+#[derive(Debug)]
+struct Forgotten {
+    request: RequestId,
+    /// It may be: who asks about it waits.
+    may_return: bool,
 }
 
 impl Default for ShardStore {
@@ -304,7 +312,7 @@ impl ShardStore {
 impl State {
     /// The shards that `place` names, if all are there as the block must find them.
     fn find(&self, place: &Place) -> Result<Answer<Shards>, ShardError> {
-        self.check_held(place.request)?;
+        self.check_forgotten(place.request, |it| !it.may_return)?;
         let mut found = BTreeMap::new();
         for &(chunk, epoch) in place.shards.iter() {
             let Some((held, shard)) = self.shard(place, chunk) else { return Ok(Answer::NotYet) };
@@ -325,7 +333,16 @@ impl State {
     }
 
     fn check_held(&self, request: RequestId) -> Result<(), Refusal> {
-        let held = (!self.forgotten.contains(&request)).then_some(());
+        self.check_forgotten(request, |_| true)
+    }
+
+    fn check_forgotten(
+        &self,
+        request: RequestId,
+        counts: impl Fn(&Forgotten) -> bool,
+    ) -> Result<(), Refusal> {
+        let is_gone = self.forgotten.iter().any(|it| it.request == request && counts(it));
+        let held = (!is_gone).then_some(());
         held.ok_or_else(|| Refusal::new("request", request, "one that is held here"))
     }
 
@@ -430,6 +447,24 @@ mod tests {
         assert_eq!(store.begin_round(&place, &q).unwrap_err().field, "request");
         store.lock().step(&place, RoundStep::Asked(q));
         assert_eq!((store.bytes(), store.lock().layers.len()), (0, 0));
+    }
+
+    /// Who asks may have heard that it has come back before this worker has.
+    #[test]
+    fn who_asks_about_a_request_that_may_come_back_waits() {
+        let (store, request) = (ShardStore::default(), RequestId(1));
+        let place = block(request, 8);
+        store.forget(request);
+        assert!(matches!(store.shards(&place), Err(ShardError::Refused(_))));
+        store.readmit();
+        assert!(matches!(store.shards(&place), Ok(Answer::NotYet)));
+        let q = Arc::new(Heads::zeros(2, 1, 4));
+        assert!(store.begin_round(&place, &q).is_err(), "of before: nobody would forget it again");
+        store.forget(request);
+        assert!(matches!(store.shards(&place), Err(ShardError::Refused(_))));
+        store.claim(request);
+        assert!(matches!(store.shards(&place), Ok(Answer::NotYet)));
+        assert_eq!(store.begin_round(&place, &q), Ok(()));
     }
 
     /// A step of a batch hears of the end of one of its requests and keeps what it has computed.

@@ -2,7 +2,7 @@
 
 use aqueduct_core::RequestId;
 
-use super::{FORGOTTEN_MAX, ShardStore, State};
+use super::{FORGOTTEN_MAX, Forgotten, ShardStore, State};
 use crate::shards::place::{Branch, ShardKey};
 
 impl ShardStore {
@@ -28,12 +28,18 @@ impl ShardStore {
         if state.forgotten.len() == FORGOTTEN_MAX {
             state.forgotten.pop_front();
         }
-        state.forgotten.push_back(request);
+        state.forgotten.push_back(Forgotten { request, may_return: false });
+    }
+
+    /// Requests that were forgotten may come back: who asks about one waits. What was computed for
+    /// it before is still not kept, for nobody would forget it again.
+    pub fn readmit(&self) {
+        self.lock().forgotten.iter_mut().for_each(|it| it.may_return = true);
     }
 
     /// The request is here (again).
     pub fn claim(&self, request: RequestId) {
-        self.lock().forgotten.retain(|forgotten| *forgotten != request);
+        self.lock().forgotten.retain(|it| it.request != request);
     }
 }
 
