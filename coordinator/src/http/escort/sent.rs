@@ -56,7 +56,7 @@ impl Sent {
             let bytes = part.as_ref().map_or(0, Bytes::len);
             Some((part.map(Frame::data), (sent, at + bytes)))
         });
-        let (parts, hint) = (StreamBody::new(parts.boxed()), self.0.hint.clone());
+        let (parts, hint) = (StreamBody::new(parts.boxed()), self.0.hint);
         Body::new(Hinted { parts, hint })
     }
 
@@ -127,7 +127,7 @@ impl<B: HttpBody + Unpin> HttpBody for Hinted<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }
 
