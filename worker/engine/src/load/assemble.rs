@@ -165,6 +165,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             spec,
             parallel: decoder.parallel,
             qkv,
+            latent: None,
             out,
             ffn,
             attn_norm,

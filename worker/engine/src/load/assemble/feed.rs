@@ -96,6 +96,7 @@ impl Assembler<'_, '_> {
             bias,
             normalises: experts.normalises,
             scale: experts.scale,
+            groups: None,
         };
         Ok(Experts { router, routing, each, shared, shared_gate })
     }
