@@ -174,7 +174,7 @@ pub enum FeedForward {
     /// One for all tokens.
     Dense(Gated),
     /// For each token a few of many  (Shazeer et al. 2017).
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 /// Parts of which a token goes through a few, as its router has it.

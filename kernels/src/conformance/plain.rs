@@ -219,7 +219,7 @@ impl PlainFeed {
     fn pack(&self, backend: &dyn Backend) -> FeedForward {
         match self {
             Self::Dense(part) => FeedForward::Dense(part.pack(backend)),
-            Self::Experts(experts) => FeedForward::Experts(Experts {
+            Self::Experts(experts) => FeedForward::Experts(Box::new(Experts {
                 router: experts.router.pack(backend),
                 routing: Routing {
                     chosen: CHOSEN,
@@ -232,7 +232,7 @@ impl PlainFeed {
                 each: experts.each.iter().map(|part| part.pack(backend)).collect(),
                 shared: Some(experts.shared.pack(backend)),
                 shared_gate: Some(experts.shared_gate.pack(backend)),
-            }),
+            })),
         }
     }
 
