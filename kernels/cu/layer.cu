@@ -4,6 +4,7 @@
 // Rows are worked on in groups of 128 columns, a warp each and four columns a lane: the groups of
 // eight-bit integers. Sums go up trees of warps in a fixed order.
 #include "gated.cuh"
+#include "heads.cuh"
 
 constexpr u32 GROUP = 128;
 
@@ -232,9 +233,6 @@ KERNEL(combine_rows, CombineParams, 256, 4) {
     }
 }
 
-DEVICE void store_as(f32* to, f32 x) { *to = x; }
-DEVICE void store_as(u16* to, f32 x) { *to = narrow(x); }
-
 // The weights of a norm, or null, and of how many elements it is.
 struct HeadNorm {
     const f32* weights;
@@ -264,11 +262,7 @@ DEVICE void turn_head(
         f32 x = from[i], y = from[i + half];
         if (norm) x = mul(mul(x, scale), norm[i]), y = mul(mul(y, scale), norm[i + half]);
         u64 angle = (u64)token * half + i;
-        f32 cosine = p.cosines[angle], sine = p.sines[angle];
-        f32 first = fma(x, cosine, -mul(y, sine)), second = fma(y, cosine, mul(x, sine));
-        good &= finite(first) && finite(second);
-        store_as(to + i, first);
-        store_as(to + half + i, second);
+        good &= turn_pair(to, half, i, x, y, p.cosines[angle], p.sines[angle]);
     }
     if (!good) *p.broken = p.code;
 }

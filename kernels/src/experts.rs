@@ -14,6 +14,36 @@ pub enum Scoring {
     Sigmoid,
 }
 
+/// Experts next to each other, as many in each group, of which a token may go to those of a few
+/// groups alone  (DeepSeek-AI 2024).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Groups {
+    /// How many groups.
+    pub count: usize,
+    /// So many of them are open to a token: those with the greatest scores, of equal ones the
+    /// first.
+    pub chosen: usize,
+    /// So many of a group's greatest scores, biased, are added up: 1 or 2.
+    pub summed: usize,
+}
+
+impl Groups {
+    /// Leaves out the experts of groups that are not open.
+    fn close(self, fits: &[f64], order: &mut Vec<usize>) {
+        let size = fits.len() / self.count;
+        let best = |group: &[f64]| {
+            let mut group = group.to_vec();
+            group.sort_by(|a, b| b.total_cmp(a));
+            group.iter().take(self.summed).sum::<f64>()
+        };
+        let scores: Vec<f64> = fits.chunks_exact(size).map(best).collect();
+        let mut open: Vec<usize> = (0..self.count).collect();
+        open.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        open.truncate(self.chosen);
+        order.retain(|expert| open.contains(&(expert / size)));
+    }
+}
+
 /// How tokens are sent to experts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routing {
@@ -27,6 +57,8 @@ pub struct Routing {
     pub normalises: bool,
     /// Multiplies all weights.
     pub scale: f32,
+    /// Experts that a token may go to, if not all.
+    pub groups: Option<Groups>,
 }
 
 /// What one expert is given, or what goes through a part besides.
@@ -49,14 +81,19 @@ impl Routing {
         let experts = logits.cols();
         let mut sent = vec![Sent::default(); experts];
         let (mut scores, mut order) = (Vec::with_capacity(experts), Vec::with_capacity(experts));
+        let mut fits = Vec::with_capacity(experts);
         for idx in 0..logits.rows() {
             self.score(logits.row(idx), &mut scores)?;
             order.clear();
             order.extend(0..experts);
             let bias = |expert: usize| self.bias.as_ref().map_or(0.0, |all| f64::from(all[expert]));
-            let fits = |expert: usize| scores[expert] + bias(expert);
-            let better = |&a: &usize, &b: &usize| fits(b).total_cmp(&fits(a)).then(a.cmp(&b));
-            if self.chosen < experts {
+            fits.clear();
+            fits.extend((0..experts).map(|expert| scores[expert] + bias(expert)));
+            if let Some(groups) = self.groups {
+                groups.close(&fits, &mut order);
+            }
+            let better = |&a: &usize, &b: &usize| fits[b].total_cmp(&fits[a]).then(a.cmp(&b));
+            if self.chosen < order.len() {
                 order.select_nth_unstable_by(self.chosen, better);
                 order.truncate(self.chosen);
             }
@@ -96,7 +133,7 @@ mod tests {
     use super::*;
 
     fn routing(chosen: usize, scoring: Scoring) -> Routing {
-        Routing { chosen, scoring, bias: None, normalises: false, scale: 1.0 }
+        Routing { chosen, scoring, bias: None, normalises: false, scale: 1.0, groups: None }
     }
 
     /// `want`: expert, row, weight.
@@ -134,6 +171,26 @@ mod tests {
         let bias = Some([0.5, 0.0, 0.1].into());
         let biased = Routing { bias, ..routing(1, Scoring::Sigmoid) };
         check(&biased, logits, &[(0, 0, 0.5)]);
+    }
+
+    #[test]
+    fn groups_are_chosen_before_experts() {
+        let ln = |x: f32| x.ln();
+        // Of three groups the first has the best, and the last the best two.
+        let logits: &[&[f32]] = &[&[5.0, 0.5, 1.0, 0.5, 4.0, 3.0].map(ln)];
+        let of = |summed, chosen| {
+            let groups = Some(Groups { count: 3, chosen, summed });
+            Routing { groups, ..routing(2, Scoring::Softmax) }
+        };
+        check(&of(1, 1), logits, &[(0, 0, 5.0 / 14.0), (1, 0, 0.5 / 14.0)]);
+        check(&of(2, 1), logits, &[(4, 0, 4.0 / 14.0), (5, 0, 3.0 / 14.0)]);
+        let both = [(0, 0, 5.0 / 14.0), (4, 0, 4.0 / 14.0)];
+        check(&of(1, 2), logits, &both);
+        check(&of(2, 3), logits, &both);
+        // Weights are of all scores, groups by those with a bias; of equal groups the first.
+        let bias = Some([0.0, 0.0, 0.5, 0.5, 0.0, 0.0].into());
+        check(&Routing { bias, ..of(2, 1) }, logits, &[(2, 0, 1.0 / 14.0), (3, 0, 0.5 / 14.0)]);
+        check(&of(2, 1), &[&[0.0; 6]], &[(0, 0, 1.0 / 6.0), (1, 0, 1.0 / 6.0)]);
     }
 
     #[test]

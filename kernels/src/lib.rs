@@ -32,6 +32,7 @@ pub mod fold;
 #[cfg(unix)]
 pub mod heap;
 pub mod int8;
+mod latent;
 pub mod mapped;
 pub mod memory;
 pub mod pool;
@@ -53,6 +54,7 @@ pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
 pub use cuda::{Cuda, CudaError, CudaOptions};
 pub use fabric::{End, Fabric, FabricError, GroupId, Mark, Pair, SetShape};
 pub use int8::Int8Rows;
+pub use latent::{Latent, Raised};
 pub use mapped::MappedFile;
 pub use memory::{Keys, LEAVES, Leaves, MemorySet, Ranking, Rounding, Selection};
 pub use pool::{Pool, PoolUsage};

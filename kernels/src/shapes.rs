@@ -4,13 +4,15 @@
 //! computes.
 
 use crate::backend::{BackendError, Queries, Scope};
+use crate::experts::Groups;
 use crate::fold::Node;
 use crate::int8::GROUP;
+use crate::latent::{Latent, Raised};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::{KvData, KvHeads, Rows};
 use crate::weights::{
-    Angles, Experts, FeedForward, Gated, LayerWeights, Linear, Matrix, MatrixData,
+    Angles, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
 };
 
 type Checked = Result<(), BackendError>;
@@ -156,7 +158,12 @@ pub(crate) fn matrix(weight: &Matrix, bias: Option<&[f32]>) -> Checked {
 
 /// `x` through `weight`.
 pub(crate) fn linear(op: &'static str, x: &Rows, weight: &Linear) -> Checked {
-    same(op, "x.cols", x.cols(), weight.inputs)?;
+    map(op, x.cols(), weight)
+}
+
+/// Rows of so many columns through `weight`.
+fn map(op: &'static str, columns: usize, weight: &Linear) -> Checked {
+    same(op, "x.cols", columns, weight.inputs)?;
     weight.bias.as_ref().map_or(Ok(()), |bias| same(op, "bias", bias.len(), weight.outputs))
 }
 
@@ -175,7 +182,12 @@ pub(crate) fn projection(
     })?;
     layer.attn_norm.as_ref().map_or(Ok(()), |norm| same(OP, "attn_norm", norm.len(), x.cols()))?;
     linear(OP, x, &layer.qkv)?;
-    same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
+    match &layer.latent {
+        None => {
+            same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
+        }
+        Some(latent) => raising(layer, latent)?,
+    }
     for (norm, heads) in [(&layer.q_norm, heads), (&layer.k_norm, kv_heads)] {
         let of_all = norm.as_ref().is_some_and(|norm| norm.len() > spec.head_dim);
         let want = if of_all { heads * spec.head_dim } else { spec.head_dim };
@@ -189,6 +201,31 @@ pub(crate) fn projection(
     positions_fit(OP, start, x.rows())
 }
 
+/// What a first product made into heads.
+fn raising(layer: &LayerWeights, latent: &Latent) -> Checked {
+    const OP: &str = "project";
+    let LayerSpec { heads, kv_heads, head_dim, .. } = layer.spec;
+    let (shared, value_dim) = (latent.shared, latent.value_dim);
+    same(OP, "kv_heads", kv_heads, heads)?;
+    ensure(OP, shared.is_multiple_of(2) && (2..head_dim).contains(&shared), || {
+        format!("shared is {shared}, must be even and below head_dim = {head_dim}")
+    })?;
+    ensure(OP, (1..=head_dim).contains(&value_dim), || {
+        format!("value_dim is {value_dim}, must be from 1 to head_dim = {head_dim}")
+    })?;
+    ensure(OP, layer.q_norm.is_none() && layer.k_norm.is_none(), || {
+        "there are other norms of queries and keys".to_owned()
+    })?;
+    let [_, _, columns] = latent.columns(&layer.spec);
+    same(OP, "qkv.outputs", layer.qkv.outputs, columns.end)?;
+    let raised = |Raised { norm, up }: &Raised, outputs| {
+        map(OP, norm.len(), up)?;
+        same(OP, "up.outputs", up.outputs, outputs)
+    };
+    latent.queries.as_ref().map_or(Ok(()), |queries| raised(queries, heads * head_dim))?;
+    raised(&latent.keys, heads * (latent.own(&layer.spec) + value_dim))
+}
+
 /// Rows of `x` that are blocks of their own, at these positions.
 pub(crate) fn placed_rows(x: &Rows, positions: &[u32]) -> Checked {
     same("project", "positions", positions.len(), x.rows())?;
@@ -199,7 +236,10 @@ pub(crate) fn placed_rows(x: &Rows, positions: &[u32]) -> Checked {
 pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Checked {
     const OP: &str = "finish";
     same(OP, "attention.rows", attention.rows(), x.rows())?;
-    linear(OP, attention, &layer.out)?;
+    let LayerSpec { heads, head_dim, .. } = layer.spec;
+    same(OP, "attention.cols", attention.cols(), heads * head_dim)?;
+    let value_dim = layer.latent.as_ref().map_or(head_dim, |latent| latent.value_dim);
+    map(OP, heads * value_dim, &layer.out)?;
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
     for (name, norm) in [
         ("attn_post_norm", &layer.attn_post_norm),
@@ -232,6 +272,15 @@ fn some_of_many(x: &Rows, experts: &Experts, projections: usize) -> Checked {
     ensure(OP, (1..=count).contains(&routing.chosen), || {
         format!("{} of {count} experts cannot be chosen", routing.chosen)
     })?;
+    if let Some(groups) = routing.groups {
+        let Groups { count: all, chosen, summed } = groups;
+        let size = count.checked_div(all).unwrap_or(0);
+        let fits =
+            size * all == count && (1..=all).contains(&chosen) && (1..=size).contains(&summed);
+        ensure(OP, fits && routing.chosen <= chosen * size, || {
+            format!("{} of {count} experts cannot be chosen by {groups:?}", routing.chosen)
+        })?;
+    }
     if let Some(bias) = &routing.bias {
         same(OP, "routing bias", bias.len(), count)?;
     }

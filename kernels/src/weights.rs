@@ -6,6 +6,7 @@ use half::bf16;
 
 use crate::experts::Routing;
 use crate::int8::Int8Rows;
+use crate::latent::{Latent, Raised};
 use crate::tensor::KvDtype;
 
 /// Elements of a weight matrix.
@@ -173,7 +174,7 @@ pub enum FeedForward {
     /// One for all tokens.
     Dense(Gated),
     /// For each token a few of many  (Shazeer et al. 2017).
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 /// Parts of which a token goes through a few, as its router has it.
@@ -215,8 +216,11 @@ pub struct LayerWeights {
     /// `[width]`: RMS norm before attention, if the model has it.
     pub attn_norm: Option<Arc<[f32]>>,
     /// Query, key and value projections stacked: `[(H + 2G) D, width]`, rows in that order,
-    /// with the stacked bias if the model has one.
+    /// with the stacked bias if the model has one. What `latent` says where that is there.
     pub qkv: Linear,
+    /// What stands between it and the heads, if anything does. There are no other norms of queries
+    /// and keys then.
+    pub latent: Option<Latent>,
     /// RMS norm of queries before rotation, if the model has it: `[head_dim]`, of every head, or
     /// `[H D]`, of all heads of a token together.
     pub q_norm: Option<Arc<[f32]>>,
@@ -225,7 +229,7 @@ pub struct LayerWeights {
     /// `[H]`, if the model has it: the logit of something that every row of a head sees besides
     /// keys, and that has no value  (OpenAI 2025, gpt-oss). No key is given its mass.
     pub sinks: Option<Arc<[f32]>>,
-    /// `[width, H D]`.
+    /// `[width, H D]`; `[width, H value_dim]` of what [`Latent`] says where that is there.
     pub out: Linear,
     /// `[width]`: RMS norm of what `out` gives, before it is added to the stream, if the model
     /// has it.
@@ -239,4 +243,15 @@ pub struct LayerWeights {
     pub parallel: bool,
     /// `[width]`: the same norm for what the feed-forward part gives.
     pub ffn_post_norm: Option<Arc<[f32]>>,
+}
+
+impl LayerWeights {
+    /// Bytes of the weights that one token goes through.
+    pub fn bytes_of_one_token(&self) -> usize {
+        let of_raised = |raised: &Raised| raised.up.bytes;
+        let latent = self.latent.as_ref().map_or(0, |latent| {
+            of_raised(&latent.keys) + latent.queries.as_ref().map_or(0, of_raised)
+        });
+        self.qkv.bytes + latent + self.out.bytes + self.ffn.bytes_of_one_token()
+    }
 }

@@ -192,6 +192,7 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         spec,
         attn_norm: Some(norm(width, 1)),
         qkv: pack((spec.heads + 2 * spec.kv_heads) * spec.head_dim, width, 2, true),
+        latent: None,
         q_norm: qk_norm.then(|| norm(spec.head_dim, 3)),
         k_norm: qk_norm.then(|| norm(spec.head_dim, 4)),
         sinks: None,

@@ -111,6 +111,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         },
         attn_norm: Some(ones()),
         qkv: pack(backend, held, (8 * head_dim, WIDTH), 10),
+        latent: None,
         q_norm: None,
         k_norm: None,
         sinks: None,

@@ -18,7 +18,8 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'cohere': 'command-r', 'cohere2': 'cohere2', 'olmo': 'olmo',
                  'stablelm': 'stablelm', 'starcoder2': 'starcoder2', 'gpt_neox': 'gptneox',
                  'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
-                 'jais2': 'jais2'}
+                 'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
+                 'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2'}
@@ -42,6 +43,9 @@ NAMES = {
     'gpt_neox.embed_in': 'token_embd', 'gpt_neox.final_layer_norm': 'output_norm',
     'attention.query_key_value': 'attn_qkv', 'attention.dense': 'attn_output',
     'mlp.dense_h_to_4h': 'ffn_up', 'mlp.dense_4h_to_h': 'ffn_down',
+    'self_attn.q_a_proj': 'attn_q_a', 'self_attn.q_a_layernorm': 'attn_q_a_norm',
+    'self_attn.q_b_proj': 'attn_q_b', 'self_attn.kv_a_proj_with_mqa': 'attn_kv_a_mqa',
+    'self_attn.kv_a_layernorm': 'attn_kv_a_norm', 'self_attn.kv_b_proj': 'attn_kv_b',
     'attention_layernorm': 'attn_norm', 'feedforward_layernorm': 'ffn_norm',
 }
 OLMO2 = {'post_attention_layernorm': 'post_attention_norm',
@@ -60,17 +64,20 @@ POST_NORMS = {
 }
 
 
-def write(path, model, kind, tokenizer=None, sections=None):
+def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     """Writes `model` with matrices as `kind`; returns the state dict that the file holds.
 
-    With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of queries
-    and keys stand in halves then.
+    What makes keys and values of a few numbers is in one tensor where it is `whole`, as it was at
+    first. With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of
+    queries and keys stand in halves then.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     head_dim = getattr(config, 'head_dim', None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     add_metadata(writer, config, head_dim)
+    if hasattr(config, 'kv_lora_rank'):
+        add_latent_metadata(writer, config, whole)
     if tokenizer is not None:
         add_tokenizer(writer, tokenizer, config)
     if sections:
@@ -86,6 +93,8 @@ def write(path, model, kind, tokenizer=None, sections=None):
             continue
         if config.model_type == 'gpt_oss' and '.experts.' in key:
             stored[key] = add_oss_experts(writer, key, tensor, kind)
+        elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
+            stored[key] = add_by_heads(writer, key, tensor, kind, config)
         elif '.experts.' in key:
             stored[key] = add_experts(writer, key, tensor, kind)
         else:
@@ -109,9 +118,10 @@ def add_metadata(writer, config, head_dim):
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    if not hasattr(config, 'kv_lora_rank'):
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     rope = config.rope_parameters
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
@@ -180,6 +190,58 @@ def add_metadata(writer, config, head_dim):
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+
+
+def add_latent_metadata(writer, config, whole):
+    """Of attention to a few numbers: its heads have one key then, and the numbers are its value."""
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
+    head_dim = config.qk_nope_head_dim + rotated
+    is_minicpm = config.model_type == 'minicpm3'
+    writer.add_kv_lora_rank(rank)
+    writer.add_head_count_kv(config.num_attention_heads if whole or is_minicpm else 1)
+    writer.add_key_length(head_dim if whole or is_minicpm else rank + rotated)
+    if is_minicpm:
+        return
+    writer.add_value_length(config.v_head_dim if whole else rank)
+    if not whole:
+        writer.add_key_length_mla(head_dim)
+        writer.add_value_length_mla(config.v_head_dim)
+    if config.rope_parameters.get('mscale_all_dim'):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters['mscale_all_dim'])
+    if config.model_type == 'youtu':
+        writer.add_leading_dense_block_count(config.num_hidden_layers)
+        return
+    is_glm = config.model_type == 'glm4_moe_lite'
+    writer.add_leading_dense_block_count(1 if is_glm else config.first_k_dense_replace)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if config.n_group:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+    if config.model_type != 'deepseek_v2':
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def add_by_heads(writer, key, tensor, kind, config):
+    """What makes keys and values of a few numbers, in a tensor of keys for each head, turned, and
+    one of values."""
+    layer, data = key.split('.')[2], tensor.float().numpy()
+    heads = data.reshape(config.num_attention_heads, -1, data.shape[-1])
+    split = config.qk_nope_head_dim
+    made = []
+    for name, part in (('k', heads[:, :split].swapaxes(1, 2)), ('v', heads[:, split:])):
+        part = np.ascontiguousarray(part)
+        its = gguf.GGMLQuantizationType[kind]
+        if part.shape[-1] % gguf.GGML_QUANT_SIZES[its][0]:
+            its = gguf.GGMLQuantizationType.F32
+        quantised = gguf.quants.quantize(part, its)
+        writer.add_tensor(f'blk.{layer}.attn_{name}_b.weight', quantised, raw_dtype=its)
+        made.append(gguf.quants.dequantize(quantised, its).reshape(part.shape))
+    rows = np.concatenate((made[0].swapaxes(1, 2), made[1]), axis=1).reshape(data.shape)
+    return torch.from_numpy(np.ascontiguousarray(rows.astype(np.float32)))
 
 
 def add_xielu(writer, model):

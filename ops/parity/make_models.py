@@ -198,6 +198,34 @@ MODELS.update({
     'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
                                              tie_word_embeddings=True, pad_token_id=0)),
 })
+# Whose keys and values come of a few numbers that heads share.
+LATENT = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=20,
+              qk_rope_head_dim=12, v_head_dim=18, pad_token_id=0)
+WIDER = dict(LATENT, qk_nope_head_dim=32, v_head_dim=32)
+V2_YARN = dict(mscale=0.707, mscale_all_dim=0.707, **YARN)
+V3_YARN = dict(mscale=1.0, mscale_all_dim=1.0, **YARN)
+MODELS.update({
+    'deepseek-v2': ('DeepseekV2Config', dict(
+        LATENT, n_routed_experts=8, n_group=4, topk_group=2, topk_method='group_limited_greedy',
+        routed_scaling_factor=1.5, first_k_dense_replace=1, rope_parameters=V2_YARN, **MOE)),
+    'deepseek-v2-lite': ('DeepseekV2Config', dict(
+        WIDER, q_lora_rank=None, n_routed_experts=6, first_k_dense_replace=1, **MOE)),
+    'deepseek-v3': ('DeepseekV3Config', dict(
+        WIDER, n_routed_experts=8, n_group=4, topk_group=2, n_shared_experts=2,
+        first_k_dense_replace=1, rope_parameters=V3_YARN, **MOE)),
+    'deepseek-v3-halves': ('DeepseekV3Config', dict(
+        LATENT, n_routed_experts=8, n_group=1, topk_group=1, norm_topk_prob=False,
+        first_k_dense_replace=0, rope_interleave=False, q_lora_rank=None,
+        rope_parameters=dict(mscale=0.5, mscale_all_dim=0.8, **YARN), **MOE)),
+    'glm4-moe-lite': ('Glm4MoeLiteConfig', dict(
+        WIDER, v_head_dim=44, n_routed_experts=8, **MOE)),
+    'youtu': ('YoutuConfig', LATENT),
+    'minicpm3': ('MiniCPM3Config', dict(LATENT, v_head_dim=16, rope_parameters=longrope(
+        6, original_max_position_embeddings=32))),
+    'minicpm3-plain': ('MiniCPM3Config', dict(
+        LATENT, scale_depth=None, dim_model_base=None, scale_emb=2, mlp_bias=True,
+        tie_word_embeddings=False)),
+})
 VISION = dict(hidden_size=16, intermediate_size=16)
 QWEN_SEES = dict(depth=1, num_heads=2, patch_size=4, **VISION)
 QWEN_IDS = dict(image_token_id=150, video_token_id=151, vision_start_token_id=152,
@@ -235,7 +263,9 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
-               'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2']
+               'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
+               'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
+               'minicpm3']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -310,7 +340,8 @@ def hf_cases(cases, name):
             narrow_case(cases, name, dtype)
     if name == 'mistral':
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
-    if name in ('llama31', 'qwen2-yarn', 'gpt-neox', 'phi', 'nemotron'):
+    if name in ('llama31', 'qwen2-yarn', 'gpt-neox', 'phi', 'nemotron', 'deepseek-v2',
+                'deepseek-v3', 'minicpm3'):
         old_layout(cases, name)
     if name == 'olmo3':
         old_olmo3(cases, name)
@@ -386,6 +417,7 @@ def stacked_experts(cases, name):
 EIGHT_BITS = {
     'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
+    'deepseek-v3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'qwen2': dict(quant_method='fp8', weight_block_size=None),
     'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
         'group_0': dict(weights=dict(num_bits=8, type='float', symmetric=True,
@@ -400,7 +432,8 @@ def eight_bits(cases, name):
     file = cases.out / path / 'model.safetensors'
     tensors, said = load_file(file), {}
     for key, tensor in list(tensors.items()):
-        if not key.endswith(('_proj.weight', '.w1.weight', '.w2.weight', '.w3.weight')):
+        if not key.endswith(('_proj.weight', '_mqa.weight', '.w1.weight', '.w2.weight',
+                             '.w3.weight')):
             continue
         rows, columns = tensor.shape
         whole = [rows, columns]
@@ -491,10 +524,10 @@ def old_gemma3(cases, name):
     cases.add(path, model)
 
 
-def gguf_case(cases, name, kind):
+def gguf_case(cases, name, kind, whole=False):
     model = make(name)
-    path = f'{name}-{kind}.gguf'
-    stored = gguf_files.write(cases.out / path, model, kind)
+    path = f'{name}-whole-{kind}.gguf' if whole else f'{name}-{kind}.gguf'
+    stored = gguf_files.write(cases.out / path, model, kind, whole=whole)
     # What the file holds, not what was written: quantisation is the file's, not ours.
     model.load_state_dict(stored, strict=False)
     cases.add(path, model)
@@ -537,6 +570,10 @@ def shrink():
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
+    for name in ('deepseek-v2', 'deepseek-v3'):
+        MODELS[name][1].update(n_group=2, topk_group=1)
+    EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
+    MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
 
 
@@ -599,6 +636,14 @@ def fixture_cases(cases):
     narrow_case(cases, 'apertus', torch.bfloat16)
     gguf_case(cases, 'apertus', 'Q8_0')
     gguf_case(cases, 'jais2', 'Q8_0')
+    narrow_case(cases, 'deepseek-v2', torch.float16)
+    gguf_case(cases, 'deepseek-v2-lite', 'Q8_0', whole=True)
+    eight_bits(cases, 'deepseek-v3')
+    gguf_case(cases, 'deepseek-v3', 'Q8_0')
+    narrow_case(cases, 'glm4-moe-lite', torch.bfloat16)
+    narrow_case(cases, 'youtu', torch.float16)
+    narrow_case(cases, 'minicpm3', torch.bfloat16)
+    gguf_case(cases, 'minicpm3', 'Q8_0')
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
@@ -611,6 +656,8 @@ def all_cases(cases, names):
         if name in GGUF_MODELS:
             for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
                 gguf_case(cases, name, kind)
+                if name.startswith('deepseek'):
+                    gguf_case(cases, name, kind, whole=True)
 
 
 def main():

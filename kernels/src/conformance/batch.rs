@@ -16,7 +16,12 @@ const POSITIONS: [u32; 19] =
 
 /// Rows at positions that have nothing to do with each other, projected at once.
 pub fn rows_are_projected_at_their_own_positions(backend: &dyn Backend) {
-    let plain = PlainLayer::shared();
+    for plain in [PlainLayer::shared(), PlainLayer::latent()] {
+        rows_are_projected(backend, &plain);
+    }
+}
+
+fn rows_are_projected(backend: &dyn Backend, plain: &PlainLayer) {
     let layer = plain.pack(backend);
     let head_dim = layer.spec.head_dim;
     for count in [0, 1, 2, POSITIONS.len()] {

@@ -98,6 +98,10 @@ pub fn project_matches_f64(backend: &dyn Backend) {
                         let look = Look { held, bias, qk_norm, kv, olmo, ..PLAIN };
                         check_project(backend, &PlainLayer::new(look), start);
                     }
+                    for latent in [Some(false), Some(true)] {
+                        let look = Look { held, bias, kv, latent, ..PLAIN };
+                        check_project(backend, &PlainLayer::new(look), start);
+                    }
                 }
             }
         }
@@ -147,8 +151,9 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let olmo = Look { olmo: true, ..look };
             let oss = Look { oss: true, bias: true, ..look };
             let parallel = Look { parallel: true, ..look };
+            let latent = Look { latent: Some(true), ..look };
             let ungated = UNGATED.map(|ungated| Look { ungated: Some(ungated), ..look });
-            let all = [look, gemma, olmo, oss, parallel].into_iter().chain(ungated);
+            let all = [look, gemma, olmo, oss, parallel, latent].into_iter().chain(ungated);
             all.flat_map(|look| [look, Look { experts: true, ..look }]).collect::<Vec<_>>()
         })
     };
@@ -157,7 +162,7 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
         let packed = layer.pack(backend);
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
-            let attention = rows(2, count, layer.out.matrix.inputs);
+            let attention = rows(2, count, layer.attended());
             let y = backend.finish(&packed, &x, &attention).expect("fits");
             let row = |i: usize| layer.finish(&given(x.row(i)), &given(attention.row(i)));
             let want: Vec<Near> = (0..count).flat_map(row).collect();
@@ -191,6 +196,10 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { olmo: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
         check_rows_alone(backend, Look { oss: true, experts: true, ..look });
+        for latent in [Some(false), Some(true)] {
+            check_rows_alone(backend, Look { latent, ..look });
+            check_rows_alone(backend, Look { latent, head_dim: 20, kv: KvDtype::Bf16, ..look });
+        }
         for ungated in UNGATED {
             check_rows_alone(backend, Look { ungated: Some(ungated), ..look });
             check_rows_alone(backend, Look { ungated: Some(ungated), ffn: 100, ..look });
@@ -203,7 +212,7 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
     let layer = PlainLayer::new(look);
     let packed = layer.pack(backend);
     let x = rows(1, TOKENS, layer.width());
-    let attention = rows(2, TOKENS, layer.out.matrix.inputs);
+    let attention = rows(2, TOKENS, layer.attended());
     let some = |of: &Rows, from: usize, to: usize| {
         Rows::from_vec(to - from, of.cols(), of.data()[from * of.cols()..to * of.cols()].to_vec())
     };

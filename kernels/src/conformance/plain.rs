@@ -1,5 +1,7 @@
 //! Layers in plain f64 loops.
 
+mod latent;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -13,6 +15,7 @@ use crate::weights::{
     Ungated, Xielu,
 };
 
+use self::latent::PlainLatent;
 use super::near::{Near, curved, dot, gated, normed, quantised, rotated, sum};
 use super::scene::Random;
 
@@ -99,6 +102,8 @@ pub(super) struct Look {
     pub(super) parallel: bool,
     /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
     pub(super) experts: bool,
+    /// Keys and values come of a few numbers; whether queries do.
+    pub(super) latent: Option<bool>,
 }
 
 const EXPERTS: usize = 5;
@@ -117,6 +122,7 @@ pub(super) const PLAIN: Look = Look {
     ungated: None,
     parallel: false,
     experts: false,
+    latent: None,
 };
 
 /// Every curve that stands where there is no gate.
@@ -134,7 +140,8 @@ pub(super) struct PlainLayer {
     qk_norms: Option<[Vec<f32>; 2]>,
     post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
-    pub(super) out: Plain,
+    latent: Option<PlainLatent>,
+    out: Plain,
     ffn: PlainFeed,
     parallel: bool,
 }
@@ -212,7 +219,7 @@ impl PlainFeed {
     fn pack(&self, backend: &dyn Backend) -> FeedForward {
         match self {
             Self::Dense(part) => FeedForward::Dense(part.pack(backend)),
-            Self::Experts(experts) => FeedForward::Experts(Experts {
+            Self::Experts(experts) => FeedForward::Experts(Box::new(Experts {
                 router: experts.router.pack(backend),
                 routing: Routing {
                     chosen: CHOSEN,
@@ -220,11 +227,12 @@ impl PlainFeed {
                     bias: None,
                     normalises: true,
                     scale: 1.5,
+                    groups: None,
                 },
                 each: experts.each.iter().map(|part| part.pack(backend)).collect(),
                 shared: Some(experts.shared.pack(backend)),
                 shared_gate: Some(experts.shared_gate.pack(backend)),
-            }),
+            })),
         }
     }
 
@@ -265,8 +273,18 @@ impl PlainLayer {
         Self::new(Look { olmo: true, ..Self::SHARED })
     }
 
+    /// The same with keys and values of a few numbers.
+    pub(super) fn latent() -> Self {
+        Self::new(Look { latent: Some(true), ..Self::SHARED })
+    }
+
     const SHARED: Look =
         Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16, ffn: 112, ..PLAIN };
+
+    /// Columns of attention's output.
+    pub(super) fn attended(&self) -> usize {
+        self.spec.heads * self.spec.head_dim
+    }
 
     pub(super) fn width(&self) -> usize {
         self.qkv.matrix.inputs
@@ -274,20 +292,26 @@ impl PlainLayer {
 
     pub(super) fn new(look: Look) -> Self {
         let random = &mut Random::new(17);
-        let (heads, kv_heads, width) = (6, 2, 72);
+        let (heads, width) = (6, 72);
+        let kv_heads = if look.latent.is_some() { heads } else { 2 };
         let Look { head_dim, ffn, .. } = look;
+        let latent = look.latent.map(|queries| PlainLatent::new(random, (heads, look), queries));
+        let stacked = (heads + 2 * kv_heads) * head_dim;
+        let first = latent.as_ref().map_or(stacked, |latent| latent.first(heads * head_dim));
+        let outputs = latent.as_ref().map_or(heads * head_dim, |latent| latent.outputs(heads));
         let activation = look.activation();
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
             spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
             norms: (!look.olmo).then(|| [norm(random, width), norm(random, width)]),
-            qk_norms: look.qk_norm.then(|| match look.olmo {
+            qk_norms: (look.qk_norm && latent.is_none()).then(|| match look.olmo {
                 true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
-            qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
-            out: Plain::new(random, (width, heads * head_dim), Look { bias: look.oss, ..look }),
+            qkv: Plain::new(random, (first, width), look),
+            out: Plain::new(random, (width, outputs), Look { bias: look.oss, ..look }),
+            latent,
             ffn: PlainFeed::new(random, (width, ffn), look),
             parallel: look.parallel,
             post_norms: (look.gemma || look.olmo)
@@ -307,6 +331,7 @@ impl PlainLayer {
             spec: self.spec,
             attn_norm,
             qkv: self.qkv.pack(backend),
+            latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,
             k_norm,
             sinks: None,
@@ -324,7 +349,11 @@ impl PlainLayer {
         let (d, spec) = (self.spec.head_dim, &self.spec);
         let eps = f64::from(spec.norm_eps);
         let before = |norms: &[Vec<f32>; 2]| normed(x, &norms[0], eps);
-        let all = self.qkv.apply(&self.norms.as_ref().map_or_else(|| x.to_vec(), before));
+        let made = self.qkv.apply(&self.norms.as_ref().map_or_else(|| x.to_vec(), before));
+        let all = match &self.latent {
+            Some(latent) => latent.stacked(spec, &made),
+            None => made,
+        };
         let (q, kv) = all.split_at(spec.heads * d);
         let (k, v) = kv.split_at(spec.kv_heads * d);
         let turned = |heads: &[Near], i: usize| -> Vec<Near> {
@@ -345,7 +374,9 @@ impl PlainLayer {
             Some(norms) => norm(&y, &norms[i]),
             None => y,
         };
-        let attended = sum(x, &behind(self.out.apply(attention), 0));
+        let kept = self.latent.as_ref().map(|latent| latent.kept(&self.spec, attention));
+        let out = self.out.apply(kept.as_deref().unwrap_or(attention));
+        let attended = sum(x, &behind(out, 0));
         let fed = if self.parallel { x } else { &attended };
         let before = |norms: &[Vec<f32>; 2]| norm(fed, &norms[1]);
         let normed = self.norms.as_ref().map_or_else(|| fed.to_vec(), before);

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::backend::{Backend, BackendError};
+use crate::latent::Latent;
 use crate::memory::{Keys, MemorySet};
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::{Linear, Matrix, MatrixData};
+use crate::weights::{LayerWeights, Linear, Matrix, MatrixData};
 
 use super::chains::H2O;
 use super::layers::{angles, rows};
@@ -37,6 +38,7 @@ pub fn wrong_shapes_are_named(backend: &dyn Backend) {
     attention_shapes(backend);
     selection_shapes(backend);
     layer_shapes(backend);
+    latent_shapes(backend);
 }
 
 fn attention_shapes(backend: &dyn Backend) {
@@ -101,6 +103,38 @@ fn layer_shapes(backend: &dyn Backend) {
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };
     refused(backend.pack(torn(5), None), "pack");
     refused(backend.pack(torn(6), Some(vec![0.0; 3])), "pack");
+}
+
+fn latent_shapes(backend: &dyn Backend) {
+    let plain = PlainLayer::latent();
+    let (x, angles) = (rows(1, 3, plain.width()), angles(0, 3, plain.spec.head_dim));
+    let attention = rows(2, 3, plain.attended());
+    let project = |layer: &LayerWeights| backend.project(layer, &x, (0, &angles), x.rows());
+    assert!(project(&plain.pack(backend)).is_ok());
+    let changes: [fn(&mut Latent); 6] = [
+        |latent| latent.shared = 5,
+        |latent| latent.shared = 16,
+        |latent| latent.value_dim = 0,
+        |latent| latent.value_dim = 17,
+        |latent| latent.queries = None,
+        |latent| latent.keys.norm = [1.0; 3].into(),
+    ];
+    for change in changes {
+        let mut layer = plain.pack(backend);
+        layer.latent.as_mut().into_iter().for_each(change);
+        refused(project(&layer), "project");
+    }
+    let mut layer = plain.pack(backend);
+    layer.k_norm = Some(vec![1.0; plain.spec.head_dim].into());
+    refused(project(&layer), "project");
+    layer.latent.as_mut().into_iter().for_each(|latent| latent.value_dim += 1);
+    refused(backend.finish(&layer, &x, &attention), "finish");
+    let mut layer = plain.pack(backend);
+    let broken = |latent: &mut Latent| {
+        latent.keys.norm = vec![f32::NAN; latent.keys.norm.len()].into();
+    };
+    layer.latent.as_mut().into_iter().for_each(broken);
+    not_finite(project(&layer), "project");
 }
 
 /// A weight that this backend did not pack.

@@ -27,6 +27,7 @@ pub fn results_do_not_depend_on_thread_count<B: Backend>(one: &B, others: &[B]) 
 fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     let mut arrays = layer(backend, &PlainLayer::shared());
     arrays.extend(layer(backend, &PlainLayer::olmo()));
+    arrays.extend(layer(backend, &PlainLayer::latent()));
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for tokens in [1, 130] {
             arrays.extend(attention(backend, Shape { heads: 6, kv, ..Shape::default() }, tokens));

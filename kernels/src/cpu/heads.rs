@@ -1,12 +1,14 @@
 //! The stacked projection into queries, keys and values: QK norm, rotation, rounding, of sums
 //! that are still in the cache.
 
+mod latent;
 mod rows;
 mod stored;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+pub(super) use self::latent::project_latent;
 pub(super) use self::rows::{norms_all_heads, project_rows};
 use self::stored::{Kv, Stored};
 use super::gemm::{

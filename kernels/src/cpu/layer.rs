@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::exp::tanh;
 use super::feed::feed;
 use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
-use super::heads::{norms_all_heads, project_heads, project_rows};
+use super::heads::{norms_all_heads, project_heads, project_latent, project_rows};
 use super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
@@ -24,6 +24,10 @@ pub(super) fn project(
     queries: usize,
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
+    if let Some(latent) = &layer.latent {
+        let qkv = project_latent(place, (layer, latent), normed(layer, x), (start, angles))?;
+        return qkv.of_last(queries);
+    }
     if norms_all_heads(layer) {
         let qkv = project_rows(place, layer, normed(layer, x), (start, angles))?;
         return qkv.of_last(queries);
@@ -57,7 +61,10 @@ pub(super) fn finish(
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
     let eps = layer.spec.norm_eps;
-    let attention = Argument { rows: attention, prepare: Prepare::Nothing };
+    let latent = layer.latent.as_ref();
+    let outputs = latent.map(|latent| latent.outputs(&layer.spec, attention));
+    let rows = outputs.as_ref().unwrap_or(attention);
+    let attention = Argument { rows, prepare: Prepare::Nothing };
     let through_out = |residual| linear("finish", place, attention, &layer.out, residual);
     let attended = match &layer.attn_post_norm {
         None => through_out(Some(x))?,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::device::Launch;
 use super::feed::feed;
+use super::latent::{self, OfLayer};
 use super::linear::{Packed, Product, packed};
 use super::operands::Elements;
 use super::params::layers::{EmbedParams, HeadsParams};
@@ -121,19 +122,25 @@ pub(super) fn project(
         let norm = Prepare::norm(norm.as_ref(), spec.norm_eps);
         let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
         let qkv = block.product(&normed, weight).sums()?;
-        made.split(cuda, layer, &qkv, (start, angles))?;
+        match &layer.latent {
+            None => made.split(cuda, layer, &qkv, (start, angles))?,
+            Some(latent) => {
+                let of = OfLayer { latent, spec };
+                latent::raise(cuda, block, of, &qkv, (&made, start, angles))?;
+            }
+        }
     }
     shared.done(made.into_qkv(spec, start))?.of_last(queries)
 }
 
 /// A block's queries, keys and values, to be written.
-struct SplitHeads {
+pub(super) struct SplitHeads {
     tokens: usize,
-    q: Elements,
-    k: Elements,
-    v: Elements,
+    pub(super) q: Elements,
+    pub(super) k: Elements,
+    pub(super) v: Elements,
     /// `[kv_heads, tokens]`.
-    positions: OnDevice<u32>,
+    pub(super) positions: OnDevice<u32>,
 }
 
 impl SplitHeads {
@@ -222,7 +229,10 @@ pub(super) fn finish(
     }
     let block = Block { shared, rows, broken: Broken::Finish, own: false };
     let before = shared.place(x.array())?;
-    let source = Elements::of_rows(shared, attention.array())?;
+    let mut source = Elements::of_rows(shared, attention.array())?;
+    if let Some(latent) = &layer.latent {
+        source = latent::outputs(shared, OfLayer { latent, spec: &layer.spec }, &source, rows)?;
+    }
     let attention = block.prepared(source, Prepare::Nothing, out)?;
     let product = block.product(&attention, out);
     let attended = match &layer.attn_post_norm {

@@ -31,6 +31,7 @@ mod few;
 pub(crate) mod gemm;
 mod in_order;
 mod kept;
+mod latent;
 mod layers;
 #[cfg(feature = "cuda")]
 mod libraries;

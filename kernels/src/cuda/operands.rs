@@ -37,6 +37,11 @@ impl Elements {
         }
     }
 
+    /// Room for `len` of the same dtype.
+    pub(super) fn alike(&self, shared: &Arc<Shared>, len: usize) -> Result<Self, BackendError> {
+        Self::room(shared, self.of_dtype(KvDtype::F32, KvDtype::Bf16), len)
+    }
+
     /// f32 that pass between operations, in the form that they have on the device.
     pub(super) fn of_rows(shared: &Arc<Shared>, rows: &Array<f32>) -> Result<Self, BackendError> {
         match shared.placed_rounded(rows) {

@@ -26,6 +26,9 @@ pub(super) fn finish(
         Some(weight) => norm(&y, weight, norm_eps),
         None => y,
     };
+    let latent = layer.latent.as_ref();
+    let outputs = latent.map(|latent| latent.outputs(&layer.spec, attention));
+    let attention = outputs.as_ref().unwrap_or(attention);
     let mut attended = x.clone();
     add(&mut attended, &behind(linear("finish", attention, &layer.out)?, &layer.attn_post_norm));
     let fed = if layer.parallel { x } else { &attended };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::linear::linear;
 use super::norm::{norm, norm_row};
 use crate::backend::{BackendError, Qkv};
+use crate::latent::{Latent, Raised};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::tensor::{Heads, KvHeads, Rows};
-use crate::weights::{Angles, LayerWeights};
+use crate::weights::{Angles, LayerSpec, LayerWeights};
 
 /// See [`crate::LayerOps::project`].
 pub(super) fn project(
@@ -23,6 +24,9 @@ pub(super) fn project(
     let (h, g, tokens) = (spec.heads, spec.kv_heads, x.rows());
     let normed = layer.attn_norm.as_ref().map(|weight| norm(x, weight, spec.norm_eps));
     let mut qkv = linear("project", normed.as_ref().unwrap_or(x), &layer.qkv)?;
+    if let Some(latent) = &layer.latent {
+        qkv = stacked(&spec, latent, &qkv)?;
+    }
     let (q_norm, k_norm) = norm_all_heads(layer, &mut qkv);
 
     let mut q = split(&qkv, 0..h, spec.head_dim);
@@ -45,6 +49,34 @@ pub(super) fn project(
         keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
     };
     qkv.of_last(queries)
+}
+
+/// Queries, keys and values of all heads, of what the first product made.
+fn stacked(spec: &LayerSpec, latent: &Latent, made: &Rows) -> Result<Rows, BackendError> {
+    let LayerSpec { heads, head_dim: d, .. } = *spec;
+    let part = |columns: &Range<usize>| {
+        let rows = (0..made.rows()).flat_map(|t| made.row(t)[columns.clone()].to_vec());
+        Rows::from_vec(made.rows(), columns.len(), rows.collect())
+    };
+    let raised = |Raised { norm: weight, up }: &Raised, columns| {
+        linear("project", &norm(&part(columns), weight, latent.norm_eps), up)
+    };
+    let [queries, keys, shared] = latent.columns(spec);
+    let q = latent.queries.as_ref().map(|it| raised(it, &queries)).transpose()?;
+    let (q, kv) = (q.unwrap_or_else(|| part(&queries)), raised(&latent.keys, &keys)?);
+    let mut stacked = Rows::zeros(made.rows(), 3 * heads * d);
+    for t in 0..made.rows() {
+        let (kv, shared) = (kv.row(t), &made.row(t)[shared.clone()]);
+        let (to_q, rest) = stacked.row_mut(t).split_at_mut(heads * d);
+        to_q.copy_from_slice(q.row(t));
+        let (to_k, to_v) = rest.split_at_mut(heads * d);
+        for (head, (k, v)) in to_k.chunks_exact_mut(d).zip(to_v.chunks_exact_mut(d)).enumerate() {
+            let [key, value] = latent.columns_of(spec, head);
+            latent.key(&kv[key..key + latent.own(spec)], shared, k);
+            v[..latent.value_dim].copy_from_slice(&kv[value..value + latent.value_dim]);
+        }
+    }
+    Ok(stacked)
 }
 
 /// Applies to each row the norms that are of all its heads; gives those that are of each head.

@@ -76,6 +76,7 @@ impl Weights {
             },
             attn_norm: Some(ones.clone()),
             qkv: self.linear((HEADS + 2) * HEAD_DIM, WIDTH, 0.6),
+            latent: None,
             q_norm: None,
             k_norm: None,
             sinks: None,

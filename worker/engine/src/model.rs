@@ -163,9 +163,7 @@ impl Model {
     /// head. Of the embedding a block reads only its tokens' rows, and of experts only those that
     /// its tokens go through.
     pub fn weight_bytes(&self) -> u64 {
-        let layer = |layer: &LayerWeights| {
-            (layer.qkv.bytes + layer.out.bytes + layer.ffn.bytes_of_one_token()) as u64
-        };
+        let layer = |layer: &LayerWeights| layer.bytes_of_one_token() as u64;
         self.parts.layers.iter().map(layer).sum::<u64>() + self.parts.head.bytes as u64
     }
 

@@ -107,6 +107,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         spec,
         attn_norm: Some(w.n1.clone().into()),
         qkv: pack(&*backend, &[&w.wq, &w.wk, &w.wv]),
+        latent: None,
         q_norm: Some(w.qn.clone().into()),
         k_norm: Some(w.kn.clone().into()),
         sinks: None,

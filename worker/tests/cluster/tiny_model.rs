@@ -35,6 +35,7 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         spec,
         attn_norm: Some(ones.clone()),
         qkv: weights.linear(4 * 8 + 2 * 2 * 8, 24, 0.5),
+        latent: None,
         q_norm: None,
         k_norm: None,
         sinks: None,

@@ -3,6 +3,7 @@
 pub(super) mod attention;
 pub(super) mod attention80;
 pub(super) mod attention90;
+pub(super) mod latent;
 pub(super) mod layers;
 pub(super) mod measure;
 pub(super) mod select;

@@ -80,7 +80,8 @@ impl<'m, 'a> Batch<'m, 'a> {
             false => Ok(output), // wherever it lies
         };
         let outputs = outputs.into_iter().map(|output| Ok(read(output?)?)).collect();
-        let attention = Rows::stack(layer.out.inputs, self.part(outputs));
+        let cols = layer.spec.heads * layer.spec.head_dim;
+        let attention = Rows::stack(cols, self.part(outputs));
         self.replace(|batch, rows| {
             let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows));
             Ok(batch.model.backend().finish(layer, &x, &attention)?)

@@ -1,6 +1,7 @@
 //! Reads, checks, stacks and packs a checkpoint's tensors into a [`Model`].
 
 mod feed;
+mod latent;
 mod layer_norms;
 mod sources;
 
@@ -148,13 +149,23 @@ impl<'a, 'r> Assembler<'a, 'r> {
             }
             false => None,
         };
-        let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
-        let qkv = self.parts(prefix, &qkv, names.qkv);
-        let norm = Some(names.attn_norm);
-        let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
-        let parts = &[(names.out, width)];
-        let out = Stacked { parts, inputs: q_rows, bias: biases.out, norm: None };
-        let (qkv, out) = (self.linear(prefix, qkv)?, self.linear(prefix, out)?);
+        let (qkv, latent) = match decoder.latent {
+            None => {
+                let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
+                let qkv = self.parts(prefix, &qkv, names.qkv);
+                let norm = Some(names.attn_norm);
+                let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
+                (self.linear(prefix, qkv)?, None)
+            }
+            Some(latents) => {
+                let (made, latent) = self.latent(prefix, latents)?;
+                (made, Some(latent))
+            }
+        };
+        let value_dim = latent.as_ref().map_or(head_dim, |latent| latent.value_dim);
+        let inputs = heads * value_dim;
+        let out = Stacked { parts: &[(names.out, width)], inputs, bias: biases.out, norm: None };
+        let out = self.linear(prefix, out)?;
         let ffn = self.feed(prefix, idx)?;
         let attn_norm = self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?;
         let ffn_norm = match decoder.shares_norm() {
@@ -165,6 +176,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             spec,
             parallel: decoder.parallel,
             qkv,
+            latent,
             out,
             ffn,
             attn_norm,

@@ -11,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 
 use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
-pub(crate) use super::row_order::RowOrder;
+pub(crate) use super::row_order::{HeadRows, RowOrder};
 use crate::error::LoadError;
 
 /// A tensor in a file.
@@ -50,6 +50,9 @@ pub(crate) enum Laid<'a> {
     Rows,
     /// Its columns do; of elements that are no blocks.
     Columns,
+    /// So many matrices one after the other, of each of which its columns do, each of whole
+    /// blocks.
+    Turned { matrices: usize },
     /// One after the other, two elements of MXFP4 in a byte.
     Mxfp4 {
         /// `[rows, inputs / 32]`.
@@ -254,6 +257,17 @@ impl Stored<'_> {
             }
             Laid::Mxfp4 { scales } => {
                 mxfp4_beside(&scales[of_row(scales)], &self.bytes[of_row(self.bytes)], to);
+            }
+            Laid::Turned { matrices } => {
+                // Much is read again for each row, of a tensor that is small beside others.
+                let of_matrix = (rows / matrices).max(1);
+                let (matrix, idx) = (row / of_matrix, row % of_matrix);
+                let bytes = self.bytes.len() / (matrices * inputs).max(1);
+                let (mut column, first) = (vec![0.0; of_matrix], matrix * inputs);
+                for (to, at) in to.iter_mut().zip(first..) {
+                    encoding.widen(&self.bytes[at * bytes..][..bytes], &mut column);
+                    *to = column[idx];
+                }
             }
             Laid::Columns => {
                 // Rows beside this one find its lines of the cache near.
@@ -460,6 +474,25 @@ mod tests {
         assert_eq!(bias.mean_row("t").unwrap(), [3.0]);
     }
 
+    #[test]
+    fn matrices_are_turned() {
+        // Two matrices of three rows of two, of which the rows of two are to be columns.
+        let bytes: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let of = |bytes, encoding, shape: [usize; 2]| {
+            let laid = Laid::Turned { matrices: 2 };
+            Stored { laid, shape: shape.to_vec(), ..stored(Some(encoding), bytes) }
+        };
+        let plain = of(&bytes, Encoding::F32, [4, 3]).f32("t").unwrap();
+        assert_eq!(plain, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0, 6.0, 8.0, 10.0, 7.0, 9.0, 11.0]);
+        // The same of blocks: a scale of 1 and 32 integers each.
+        let block = |i: u8| [&[0x00, 0x3c][..], &[i; 16], &[i + 10; 16]].concat();
+        let bytes: Vec<u8> = (0..4).flat_map(block).collect();
+        let turned = of(&bytes, Encoding::Q8_0, [64, 2]).f32("t").unwrap();
+        assert_eq!(turned[..4], [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(turned[62..68], [10.0, 11.0, 2.0, 3.0, 2.0, 3.0]);
+        assert_eq!(turned[126..], [12.0, 13.0]);
+    }
+
     /// Large enough for several threads.
     #[test]
     fn integers_are_those_of_the_whole_tensor() {
@@ -468,8 +501,15 @@ mod tests {
             .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
             .collect();
         let encoding = Some(Encoding::F32);
-        let order =
-            Some(RowOrder { rows, head_dim: 8, rotary_dim: 8, neighbours: true, by_head: false });
+        let order = Some(RowOrder::Heads(HeadRows {
+            first: 0,
+            rows,
+            head_dim: 8,
+            rotary_dim: 8,
+            neighbours: true,
+            by_head: false,
+            rotated_last: false,
+        }));
         let tensor = Stored { shape: vec![rows, inputs], order, ..stored(encoding, &bytes) };
         let exact = tensor.f32("t").unwrap();
         assert_eq!(exact[inputs], ((2 * inputs * 37) % 101) as f32 - 50.0);

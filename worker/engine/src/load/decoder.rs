@@ -1,9 +1,14 @@
 //! What a decoder is, whichever file said so.
 
+mod experts;
+mod latents;
+
 use aqueduct_core::{ModelShape, Refusal};
-use aqueduct_kernels::experts::Scoring;
+use aqueduct_kernels::experts::Groups;
 use aqueduct_kernels::{Activation, Ungated, Xielu};
 
+pub(crate) use self::experts::ManyExperts;
+pub(crate) use self::latents::{LATENT_EPS, Latents};
 use crate::rope::Rope;
 
 /// Decoder families that are served.
@@ -82,6 +87,15 @@ pub(crate) enum Family {
     Apertus,
     /// Jais 2.
     Jais2,
+    /// V2, V2.5 and their lite models.
+    DeepSeekV2,
+    /// V3, V3.1 and R1; Kimi K2 too.
+    DeepSeekV3,
+    /// GLM 4.7 Flash.
+    Glm4MoeLite,
+    /// DeepSeek V3 without experts.
+    Youtu,
+    MiniCpm3,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -130,7 +144,15 @@ impl Family {
     pub(crate) fn neighbours(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
-        ernie || cohere || matches!(self, Self::Glm | Self::Glm4 | Self::Helium)
+        let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
+        let glm = matches!(self, Self::Glm | Self::Glm4);
+        ernie || cohere || deepseek || glm || matches!(self, Self::Helium | Self::Youtu)
+    }
+
+    /// Keys and values come of a few numbers that heads share.
+    pub(crate) fn is_latent(self) -> bool {
+        let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
+        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -263,45 +285,6 @@ impl Softcaps {
     }
 }
 
-/// Layers whose feed-forward part is many, of which a token goes through a few.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ManyExperts {
-    /// How many.
-    pub(crate) count: u32,
-    /// Through how many of them a token goes.
-    pub(crate) chosen: u32,
-    /// Rows of the gate of each.
-    pub(crate) ffn: u32,
-    /// The same of what all tokens go through besides, if there is any.
-    pub(crate) shared_ffn: Option<u32>,
-    /// A gate of one row multiplies that.
-    pub(crate) shared_gate: bool,
-    pub(crate) scoring: Scoring,
-    /// Scores have a bias where experts are chosen.
-    pub(crate) bias: bool,
-    /// Weights of a token's experts are divided by their sum.
-    pub(crate) normalises: bool,
-    /// Multiplies weights.
-    pub(crate) scale: f32,
-    /// `[layers]`: which layers have experts; the others have one part.
-    pub(crate) layers: Vec<bool>,
-}
-
-impl ManyExperts {
-    /// Takes these if there are so many layers and enough experts.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
-        const EXPERTS_MAX: u32 = 4096;
-        Refusal::unless_within("experts", self.count, 1, EXPERTS_MAX)?;
-        Refusal::unless_within("experts per token", self.chosen, 1, self.count)?;
-        Refusal::unless_within("expert feed-forward size", self.ffn, 1, 1 << 20)?;
-        if let Some(shared) = self.shared_ffn {
-            Refusal::unless_within("shared expert feed-forward size", shared, 1, 1 << 20)?;
-        }
-        Refusal::unless_within("experts' scale", self.scale, 1e-6, 1e6)?;
-        Ok(self)
-    }
-}
-
 /// Which linear maps add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Biases {
@@ -337,6 +320,10 @@ pub(crate) struct Decoder {
     pub(crate) experts: Option<ManyExperts>,
     /// Their router and their parts add biases.
     pub(crate) expert_biases: bool,
+    /// Groups of which a token may go to a few alone.
+    pub(crate) expert_groups: Option<Groups>,
+    /// Of what keys and values come, if not of the stream.
+    pub(crate) latent: Option<Latents>,
     pub(crate) softcaps: Softcaps,
     /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,

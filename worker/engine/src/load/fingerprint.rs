@@ -17,7 +17,7 @@ use super::held::Held;
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
     let Decoder { windows, biases, experts, expert_biases, softcaps, tied, parallel, .. } = decoder;
-    let Decoder { activations, head_bias, .. } = decoder;
+    let Decoder { activations, head_bias, latent, expert_groups, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
@@ -30,6 +30,12 @@ fn described(decoder: &Decoder) -> String {
     }
     if let Some(experts) = experts {
         all += &format!(" experts: {experts:?}");
+    }
+    if let Some(groups) = expert_groups {
+        all += &format!(" expert_groups: {groups:?}");
+    }
+    if let Some(latent) = latent {
+        all += &format!(" latent: {latent:?}");
     }
     if *expert_biases {
         all += " expert_biases";
@@ -75,7 +81,7 @@ impl Fingerprint {
         match tensor.laid {
             Laid::Mxfp4 { scales } => self.0.update(scales),
             Laid::Scaled(checkpoint::Scales { bytes, .. }) => self.0.update(bytes),
-            Laid::Rows | Laid::Columns => {}
+            Laid::Rows | Laid::Columns | Laid::Turned { .. } => {}
         }
     }
 

@@ -31,6 +31,23 @@ pub(crate) struct Names {
     /// Of a norm behind it, in families that have one.
     pub(crate) ffn_post_norm: &'static str,
     pub(crate) experts: ExpertNames,
+    pub(crate) latent: LatentNames,
+}
+
+/// Names of what makes queries, keys and values of a few numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LatentNames {
+    /// Those of queries, their norm, and what comes of them.
+    pub(crate) q_few: &'static str,
+    pub(crate) q_norm: &'static str,
+    pub(crate) q: &'static str,
+    /// Those of keys and values, and behind them what keys share.
+    pub(crate) kv_few: &'static str,
+    pub(crate) kv_norm: &'static str,
+    pub(crate) kv: &'static str,
+    /// Instead of `kv`: a matrix of keys for each head, turned, and one of values.
+    pub(crate) k: &'static str,
+    pub(crate) v: &'static str,
 }
 
 /// Names of the tensors of a layer that has experts, `{}` being an expert's number. A tensor that
@@ -86,6 +103,16 @@ pub(crate) const HF: Names = Names {
     down: "mlp.down_proj",
     ffn_post_norm: "",
     experts: HF_EXPERTS,
+    latent: LatentNames {
+        q_few: "self_attn.q_a_proj",
+        q_norm: "self_attn.q_a_layernorm",
+        q: "self_attn.q_b_proj",
+        kv_few: "self_attn.kv_a_proj_with_mqa",
+        kv_norm: "self_attn.kv_a_layernorm",
+        kv: "self_attn.kv_b_proj",
+        k: "",
+        v: "",
+    },
 };
 
 const HF_EXPERTS: ExpertNames = ExpertNames {
@@ -238,6 +265,16 @@ pub(crate) const GGUF: Names = Names {
         shared_up: "ffn_up_shexp",
         shared_down: "ffn_down_shexp",
         shared_by: "ffn_gate_inp_shexp",
+    },
+    latent: LatentNames {
+        q_few: "attn_q_a",
+        q_norm: "attn_q_a_norm",
+        q: "attn_q_b",
+        kv_few: "attn_kv_a_mqa",
+        kv_norm: "attn_kv_a_norm",
+        kv: "attn_kv_b",
+        k: "attn_k_b",
+        v: "attn_v_b",
     },
 };
 

@@ -1,9 +1,10 @@
 //! Damaged model files: an error or a model, never a panic.
 
+use aqueduct_gguf::write::Writer;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::support::{Folder, config, gguf, hf_folder, load, safetensors, tensors};
+use crate::support::{Folder, config, described_as, gguf, hf_folder, load, safetensors, tensors};
 
 /// `bytes` with some bits flipped and perhaps cut short.
 fn damaged(bytes: &[u8], flips: &[(usize, u8)], keep: usize) -> Vec<u8> {
@@ -50,6 +51,31 @@ fn a_map_whose_mean_is_taken_has_the_shape_of_the_model() {
     config["model_type"] = json!("cohere");
     let error = load(hf_folder(&config).with("model.safetensors", file).path()).unwrap_err();
     assert!(error.to_string().contains(name), "{error}");
+}
+
+/// Keys and values that come of a few numbers stand in matrices of heads, which are put together
+/// before any tensor is looked for.
+#[test]
+fn matrices_of_heads_are_as_many_as_heads() {
+    let few = |writer: Writer| {
+        let key = |name: &str| format!("deepseek2.{name}");
+        writer
+            .u32(&key("rope.dimension_count"), 2)
+            .u32(&key("attention.kv_lora_rank"), 4)
+            .u32(&key("attention.value_length"), 4)
+            .u32(&key("attention.key_length_mla"), 4)
+    };
+    for name in ["blk.1.attn_k_b.weight", "blk.0.attn_v_b.weight"] {
+        for dims in [&[1, 4, 4][..], &[8, 2]] {
+            let bytes = vec![0; 4 * dims.iter().product::<u64>() as usize];
+            let file =
+                described_as("deepseek2", |writer| few(writer).tensor(name, dims, 0, &bytes));
+            let folder = Folder::empty().with("m.gguf", file);
+            let error = load(&folder.file("m.gguf")).unwrap_err().to_string();
+            assert!(error.contains("should be 2 matrices"), "{name} {dims:?}: {error}");
+            assert!(error.contains(name), "{name} {dims:?}: {error}");
+        }
+    }
 }
 
 proptest! {

@@ -150,6 +150,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             },
             attn_norm: Some(ones(WIDTH)),
             qkv: cpu.pack(qkv.clone(), None)?,
+            latent: None,
             q_norm: Some(ones(HEAD_DIM)),
             k_norm: Some(ones(HEAD_DIM)),
             sinks: None,

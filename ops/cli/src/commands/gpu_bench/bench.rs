@@ -129,6 +129,7 @@ impl Bench {
             },
             attn_norm: Some(norm.clone()),
             qkv: map(0)?,
+            latent: None,
             q_norm: None,
             k_norm: None,
             sinks: None,

@@ -27,7 +27,7 @@ impl Assembler<'_, '_> {
     pub(super) fn feed(&mut self, prefix: &str, idx: usize) -> Result<FeedForward, LoadError> {
         let (decoder, names) = (&self.sources.decoder, self.sources.names);
         if let Some(experts) = decoder.experts.as_ref().filter(|experts| experts.layers[idx]) {
-            return Ok(FeedForward::Experts(self.experts(prefix, experts)?));
+            return Ok(FeedForward::Experts(Box::new(self.experts(prefix, experts)?)));
         }
         let part = PartNames {
             gate: names.gate,
@@ -96,6 +96,7 @@ impl Assembler<'_, '_> {
             bias,
             normalises: experts.normalises,
             scale: experts.scale,
+            groups: self.sources.decoder.expert_groups,
         };
         Ok(Experts { router, routing, each, shared, shared_gate })
     }

@@ -1,7 +1,7 @@
 //! A model's description and its tensors, put together.
 
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, RowOrder};
+use crate::load::checkpoint::{Checkpoint, HeadRows, RowOrder};
 use crate::load::decoder::{Decoder, HeadOrder, QkNorm};
 use crate::load::names::Names;
 
@@ -23,39 +23,7 @@ impl<'a> Sources<'a> {
         mut checkpoint: Checkpoint<'a>,
         names: &'static Names,
     ) -> Result<Self, LoadError> {
-        let (shape, HeadOrder { rotary_dim, neighbours, by_head }) =
-            (&decoder.shape, decoder.order);
-        if rotary_dim < shape.head_dim || neighbours || by_head {
-            let both = shape.heads + shape.kv_heads;
-            let [q_normed, k_normed] = match decoder.qk_norm {
-                QkNorm::AllHeads => [shape.heads, shape.kv_heads],
-                QkNorm::Nothing | QkNorm::EachHead => [1; 2],
-            };
-            let heads_of = [
-                (names.q, shape.heads),
-                (names.k, shape.kv_heads),
-                (names.qkv, both),
-                (names.q_norm, q_normed),
-                (names.k_norm, k_normed),
-            ];
-            for (layer, (name, heads)) in
-                (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
-            {
-                let order = RowOrder {
-                    rows: heads as usize * shape.head_dim as usize,
-                    head_dim: shape.head_dim as usize,
-                    rotary_dim: rotary_dim as usize,
-                    neighbours,
-                    by_head: by_head && name == names.qkv,
-                };
-                for suffix in ["weight", "bias"] {
-                    let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
-                    if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
-                        tensor.order = Some(order);
-                    }
-                }
-            }
-        }
+        order_heads(&decoder, &mut checkpoint, names);
         if let Some(experts) = &decoder.experts {
             let layers = (0..decoder.shape.layers).zip(&experts.layers);
             for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
@@ -74,6 +42,10 @@ impl<'a> Sources<'a> {
             }
         }
         let mut sources = Self { decoder, checkpoint, names };
+        if let Some(latents) = sources.decoder.latent {
+            (0..sources.decoder.shape.layers)
+                .try_for_each(|layer| sources.order_latent(layer, latents))?;
+        }
         sources.centre()?;
         Ok(sources)
     }
@@ -88,5 +60,44 @@ impl<'a> Sources<'a> {
             tracing::warn!(path = checkpoint.path, "tied by configuration, but has its own head");
         }
         decoder.tied && own_head.is_none()
+    }
+}
+
+/// Tells where the rows of query and key heads stand that come of the stream.
+fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names) {
+    let (shape, HeadOrder { rotary_dim, neighbours, by_head }) = (&decoder.shape, decoder.order);
+    let is_used = rotary_dim == shape.head_dim && !neighbours && !by_head;
+    if is_used || decoder.latent.is_some() {
+        return;
+    }
+    let both = shape.heads + shape.kv_heads;
+    let [q_normed, k_normed] = match decoder.qk_norm {
+        QkNorm::AllHeads => [shape.heads, shape.kv_heads],
+        QkNorm::Nothing | QkNorm::EachHead => [1; 2],
+    };
+    let heads_of = [
+        (names.q, shape.heads),
+        (names.k, shape.kv_heads),
+        (names.qkv, both),
+        (names.q_norm, q_normed),
+        (names.k_norm, k_normed),
+    ];
+    for (layer, (name, heads)) in (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
+    {
+        let order = RowOrder::Heads(HeadRows {
+            first: 0,
+            rows: heads as usize * shape.head_dim as usize,
+            head_dim: shape.head_dim as usize,
+            rotary_dim: rotary_dim as usize,
+            neighbours,
+            by_head: by_head && name == names.qkv,
+            rotated_last: false,
+        });
+        for suffix in ["weight", "bias"] {
+            let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
+            if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
+                tensor.order = Some(order);
+            }
+        }
     }
 }

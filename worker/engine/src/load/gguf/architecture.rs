@@ -54,16 +54,20 @@ pub(crate) enum Architecture {
     Arcee,
     Apertus,
     Jais2,
+    /// V2, V3, Kimi K2, GLM 4.7 Flash, Youtu.
+    DeepSeek2,
+    MiniCpm3,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
      granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, \
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
-     phi2, nemotron, arcee, apertus, jais2";
+     phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
+     GLM 4.7 Flash too), minicpm3";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 36] = [
+    pub(super) const ALL: [Self; 38] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -100,6 +104,8 @@ impl Architecture {
         Self::Arcee,
         Self::Apertus,
         Self::Jais2,
+        Self::DeepSeek2,
+        Self::MiniCpm3,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -142,6 +148,8 @@ impl Architecture {
             Self::Arcee => ("arcee", Family::Arcee, true),
             Self::Apertus => ("apertus", Family::Apertus, false),
             Self::Jais2 => ("jais2", Family::Jais2, false),
+            Self::DeepSeek2 => ("deepseek2", Family::DeepSeekV3, true),
+            Self::MiniCpm3 => ("minicpm3", Family::MiniCpm3, false),
         }
     }
 

@@ -13,6 +13,9 @@ use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
+/// What is multiplied by the logarithm of yarn's factor for attention's dot products.
+pub(super) const YARN_LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+
 /// Metadata and where it came from.
 pub(crate) struct Config<'g, 'a> {
     pub(crate) path: &'g str,
@@ -87,6 +90,7 @@ impl Config<'_, '_> {
         let rotates = self.rotates(architecture, &keys, &windows)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let family = architecture.family();
+        let experts = self.experts(architecture, &keys, (&shape, checkpoint))?;
         Ok(Decoder {
             family,
             norm_eps: self.norm_eps(&keys)?,
@@ -110,7 +114,9 @@ impl Config<'_, '_> {
                 gate_up: has("blk.0.ffn_up.bias"),
                 down: has("blk.0.ffn_down.bias"),
             },
-            experts: self.experts(architecture, &keys, (&shape, checkpoint))?,
+            expert_groups: self.expert_groups(&keys, experts.as_ref())?,
+            experts,
+            latent: self.latents(&keys, (&shape, rotary_dim))?,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
             qk_norm: match architecture {
@@ -166,11 +172,15 @@ impl Config<'_, '_> {
         if let Some(most) = most.filter(|&most| most != 0.0) {
             return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
         }
-        // Ministral 3 scales queries by how far they are.
-        for key in ["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"] {
+        // Ministral 3 scales queries by how far they are, and Mistral Large 3.
+        for (key, of) in [
+            ("attention.temperature_scale", Architecture::Mistral3),
+            ("attention.temperature_scale", Architecture::DeepSeek2),
+            (YARN_LOG_MULTIPLIER, Architecture::Mistral3),
+        ] {
             let scale = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
             let scale = scale.filter(|&scale| scale != 0.0);
-            if let Some(scale) = scale.filter(|_| keys.architecture == Architecture::Mistral3) {
+            if let Some(scale) = scale.filter(|_| keys.architecture == of) {
                 return refused(Refusal::new(key, scale, "absent"));
             }
         }
@@ -214,8 +224,13 @@ impl Config<'_, '_> {
     ) -> Result<ModelShape, LoadError> {
         let shape = || -> Result<ModelShape, GgufError> {
             let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
+            let is_latent = keys.architecture.family().is_latent();
+            // What files of attention in the other form say, if they say both.
+            let expanded = keys.get("attention.key_length_mla", Field::u32)?;
             let head_dim = keys.get("attention.key_length", Field::u32)?;
+            let head_dim = expanded.filter(|_| is_latent).or(head_dim);
             let kv_heads = keys.get("attention.head_count_kv", Field::same_u32)?;
+            let kv_heads = kv_heads.filter(|_| !is_latent);
             // The last ones may predict more tokens at once, and belong to no layer.
             let predicting = keys.get("nextn_predict_layers", Field::u32)?.unwrap_or(0);
             Ok(ModelShape {
@@ -239,6 +254,9 @@ impl Config<'_, '_> {
         let rows = rows.ok_or_else(|| LoadError::tensor(self.path, "token_embd.weight", "missing"));
         shape.vocab = u32::try_from(rows?).unwrap_or(u32::MAX);
         shape.validate().map_err(|refusal| LoadError::refused(self.path, refusal))?;
+        if keys.architecture.family().is_latent() {
+            return Ok(shape);
+        }
         let seen = keys.get("attention.value_length", Field::u32);
         let (seen, want) = (seen.map_err(|err| self.malformed(err))?, shape.head_dim);
         Refusal::unless_within("attention.value_length", seen.unwrap_or(want), want, want)

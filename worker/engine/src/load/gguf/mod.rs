@@ -4,6 +4,7 @@ mod activations;
 mod architecture;
 mod config;
 mod experts;
+mod latent;
 mod layers;
 mod parts;
 mod rope;

@@ -3,7 +3,7 @@
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, GgufError};
 
-use super::config::{Architecture, Config, Keys};
+use super::config::{Architecture, Config, Keys, YARN_LOG_MULTIPLIER};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
@@ -120,12 +120,15 @@ fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling,
     let or = |key: &str, default: f64| {
         Ok(keys.get(&format!("rope.scaling.{key}"), Field::f64)?.unwrap_or(default))
     };
+    // Where the scale of dot products grows, cosine and sine do not.
+    let is_sharper = keys.get(YARN_LOG_MULTIPLIER, Field::f64)?.is_some_and(|it| it != 0.0);
+    let is_sharper = is_sharper && keys.architecture == Architecture::DeepSeek2;
     Ok(Scaling::Yarn(Yarn {
         factor,
         original_positions: original_positions(keys, shape)?.into(),
         beta_fast: or("yarn_beta_fast", 32.0)?,
         beta_slow: or("yarn_beta_slow", 1.0)?,
-        attention_factor: yarn_attention_factor(factor, 1.0),
+        attention_factor: if is_sharper { 1.0 } else { yarn_attention_factor(factor, 1.0) },
         // No key says what gpt-oss' models are trained with.
         truncate: keys.architecture != Architecture::GptOss,
     }))

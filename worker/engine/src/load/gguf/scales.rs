@@ -4,6 +4,7 @@ use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::Field;
 
 use super::config::{Architecture, Config, Keys};
+use super::latent;
 use crate::error::LoadError;
 use crate::load::decoder::{Scales, Softcaps};
 
@@ -70,6 +71,8 @@ impl Config<'_, '_> {
                 let scale = if scale == 0.0 { 1.0 } else { scale }; // as llama.cpp has it
                 return Ok(Scales { logits: 1.0 / scale, ..usual });
             }
+            Architecture::DeepSeek2 => return self.latent_scales(keys, shape),
+            Architecture::MiniCpm3 => return Ok(latent::minicpm_scales(shape)),
             _ => return Ok(usual),
         }
         let or = |key: &str, usual: f32| -> Result<f32, LoadError> {

@@ -1,9 +1,11 @@
 //! config.json of transformers 4 and 5.
 
 mod activation;
+mod deepseek;
 mod experts;
 mod families;
 mod inside;
+mod latent;
 mod layers;
 mod quantized;
 mod refused;
@@ -17,10 +19,11 @@ use serde_json::Value;
 
 use self::families::{FAMILIES, family_of};
 pub(super) use self::quantized::Quantized;
-use super::rope::{self, RopeFields};
+use super::rope::{self, Found, RopeError, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
+use crate::rope::Rope;
 
 /// Positions that one of Gemma 3's layers with a window turns by in so many radians.
 const GEMMA3_LOCAL_THETA: f64 = 1e4;
@@ -139,6 +142,10 @@ struct Config {
     use_parallel_residual: Option<bool>,
     quantization_config: Option<Value>,
     #[serde(flatten)]
+    latent: latent::LatentFields,
+    #[serde(flatten)]
+    deepseek: deepseek::DeepSeekFields,
+    #[serde(flatten)]
     rope: RopeFields,
 }
 
@@ -183,21 +190,19 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     config.refuse_hybrids(family).map_err(refused)?;
     config.refuse_variants(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
-    let ropes = match family {
-        Family::Gemma3 | Family::Olmo3 => {
-            let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
-            rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta)
-                .map(|(found, local)| (found, Some(local)))
-        }
-        _ => rope::rope(&config.rope, &shape, family.rope()).map(|found| (found, None)),
-    };
-    let (found, window_rope) = ropes.map_err(|error| match error {
-        rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
-        rope::RopeError::Malformed(what) => LoadError::malformed(path, what),
-        rope::RopeError::Refused(refusal) => refused(refusal),
+    let (found, window_rope) = config.ropes(family, &shape).map_err(|error| match error {
+        RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
+        RopeError::Malformed(what) => LoadError::malformed(path, what),
+        RopeError::Refused(refusal) => refused(refusal),
     })?;
     shape.max_positions = found.positions;
     let rotates = config.rotates(family).map_err(refused)?;
+    let experts = config.experts(family).map_err(refused)?;
+    let order = HeadOrder {
+        rotary_dim: found.rotary_dim,
+        neighbours: config.neighbours(family),
+        by_head: family == Family::GptNeoX,
+    };
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
@@ -212,14 +217,12 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         rope: found.rope,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
-        order: HeadOrder {
-            rotary_dim: found.rotary_dim,
-            neighbours: family.neighbours(),
-            by_head: family == Family::GptNeoX,
-        },
-        scales: config.scales(family, &shape).map_err(refused)?,
+        scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
         biases: config.biases(family),
-        experts: config.experts(family).map_err(refused)?,
+        expert_groups: config.expert_groups(family, experts.as_ref()).map_err(refused)?,
+        experts,
+        latent: config.latents(family, &shape, order).map_err(refused)?,
+        order,
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
         qk_norm: match family {
@@ -255,6 +258,25 @@ impl Config {
         })
     }
 
+    /// The rotation of most layers, and that of layers with a window where it may be another one.
+    fn ropes(
+        &self,
+        family: Family,
+        shape: &ModelShape,
+    ) -> Result<(Found, Option<Rope>), RopeError> {
+        let defaults = family.rope();
+        if matches!(family, Family::Gemma3 | Family::Olmo3) {
+            let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+            let both = rope::ropes_by_layer_type(&self.rope, shape, defaults, local_theta)?;
+            return Ok((both.0, Some(both.1)));
+        }
+        let mut rotated = shape.clone();
+        if family.is_latent() {
+            [_, rotated.head_dim] = self.latent_head(family)?;
+        }
+        Ok((rope::rope(&self.rope, &rotated, defaults)?, None))
+    }
+
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
         // A model whose file does not say how many there are takes any; none is a mistake.
         if self.max_position_embeddings == Some(0) {
@@ -262,6 +284,7 @@ impl Config {
         }
         let heads = self.num_attention_heads;
         let head_dim = match self.head_dim.unwrap_or(family.head_dim()) {
+            _ if family.is_latent() => self.latent_head(family)?[0],
             Some(head_dim) => head_dim,
             None if heads == 0 || !self.hidden_size.is_multiple_of(heads) => {
                 let bound = format!("a multiple of num_attention_heads = {heads}");
@@ -275,6 +298,7 @@ impl Config {
             width: self.hidden_size,
             heads,
             kv_heads: match family {
+                family if family.is_latent() => heads,
                 Family::GptNeoX => heads, // whatever a file says
                 _ => self.num_key_value_heads.unwrap_or(family.kv_heads()).unwrap_or(heads),
             },
@@ -310,7 +334,7 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::{Rope, Scaling};
+    use crate::rope::Scaling;
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({
@@ -490,8 +514,8 @@ mod tests {
         ] {
             let config = config(json!({ field: 0.0 }));
             let shape = config.shape(Family::Granite).unwrap();
-            assert_eq!(config.scales(Family::Granite, &shape).unwrap_err().field, of);
-            let usual = config.scales(Family::Llama, &shape).unwrap();
+            assert_eq!(config.scales(Family::Granite, &shape, 1.0).unwrap_err().field, of);
+            let usual = config.scales(Family::Llama, &shape, 1.0).unwrap();
             assert_eq!(usual, Scales::usual(8), "{field} is Granite's alone");
         }
     }

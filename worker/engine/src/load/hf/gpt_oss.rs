@@ -1,7 +1,7 @@
 //! gpt-oss' experts: all of a layer in one tensor, as columns or in four bits, and the rows of gate
 //! and up by turns.
 
-use super::super::checkpoint::{Checkpoint, Laid, RowOrder, Stored};
+use super::super::checkpoint::{Checkpoint, HeadRows, Laid, RowOrder, Stored};
 use super::super::decoder::{Decoder, ManyExperts};
 use super::super::encoding::Encoding;
 use crate::error::LoadError;
@@ -21,13 +21,15 @@ pub(super) fn take_apart(
     let (width, ffn) = (decoder.shape.width as usize, experts.ffn as usize);
     for layer in 0..decoder.shape.layers {
         let prefix = format!("model.layers.{layer}.mlp.experts");
-        let by_turns = RowOrder {
+        let by_turns = RowOrder::Heads(HeadRows {
+            first: 0,
             rows: 2 * ffn,
             head_dim: 2 * ffn,
             rotary_dim: 2 * ffn,
             neighbours: true,
             by_head: false,
-        };
+            rotated_last: false,
+        });
         let parts =
             [("gate_up_proj", [2 * ffn, width], Some(by_turns)), ("down_proj", [width, ffn], None)];
         for (part, shape, order) in parts {

@@ -53,6 +53,8 @@ pub(crate) struct Found {
     pub(crate) rotary_dim: u32,
     /// For how many positions the model is.
     pub(crate) positions: u32,
+    /// What `mscale_all_dim` multiplies attention's dot products by, in families that do it.
+    pub(crate) sharper: f64,
 }
 
 /// Why no rotation can be made.
@@ -217,7 +219,8 @@ fn one_rope(
     let rope = Rope::scaled(theta, rotary_dim as usize, &scaling)?;
     let positions =
         if defaults.positions_scaled { positions } else { scaling.positions(positions) };
-    Ok(Found { rope, rotary_dim, positions })
+    let sharper = parameters.sharper(original_positions, f64::from(shape.max_positions));
+    Ok(Found { rope, rotary_dim, positions, sharper })
 }
 
 fn rotary_dim(partial: Option<f64>, default: Option<f64>, head_dim: u32) -> Result<u32, Refusal> {
@@ -274,6 +277,15 @@ impl Parameters {
         let inferred = longrope_attention_factor(factor, original_positions);
         let attention_factor = self.attention_factor.unwrap_or(inferred);
         Ok(Scaling::PerFrequency { factors, attention_factor })
+    }
+
+    /// Of every scaling, as transformers has it.
+    fn sharper(&self, original_positions: f64, positions: f64) -> f64 {
+        let factor = self.factor.unwrap_or(positions / original_positions);
+        match (self.rope_type.as_deref(), self.mscale_all_dim) {
+            (None | Some("default"), _) | (_, None | Some(0.0)) => 1.0,
+            (_, Some(weight)) => yarn_attention_factor(factor, weight).powi(2),
+        }
     }
 
     fn yarn(&self, original_positions: f64, positions: f64) -> Result<Yarn, RopeError> {

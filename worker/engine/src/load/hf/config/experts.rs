@@ -55,6 +55,9 @@ impl Config {
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => {
+                self.deepseek_experts(family, usual)?
+            }
             Family::ExaoneMoe => self.exaone_experts(usual)?,
             Family::Ernie45Moe => self.ernie_experts(usual)?,
             Family::GptOss => ManyExperts {
@@ -106,20 +109,6 @@ impl Config {
     fn exaone_experts(&self, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
         Refusal::unless_within("n_group", self.n_group.unwrap_or(1), 1, 1)?;
         let ffn = self.moe_intermediate_size.unwrap_or(1024);
-        let dense = self.first_k_dense_replace.unwrap_or(1);
-        let layers = match &self.mlp_layer_types {
-            None => (0..usual.layers.len()).map(|idx| idx >= dense).collect(),
-            Some(types) => {
-                let count = usual.layers.len();
-                Refusal::unless_within("mlp_layer_types count", types.len(), count, count)?;
-                let has = |name: &String| match name.as_str() {
-                    "sparse" => Ok(true),
-                    "dense" => Ok(false),
-                    name => Err(Refusal::new("mlp_layer_types", name, "sparse or dense")),
-                };
-                types.iter().map(has).collect::<Result<_, _>>()?
-            }
-        };
         let shared = self.num_shared_experts.unwrap_or(1).saturating_mul(ffn);
         Ok(ManyExperts {
             count: self.num_experts.or(self.num_local_experts).unwrap_or(64),
@@ -130,9 +119,26 @@ impl Config {
             bias: true,
             normalises: self.norm_topk_prob.unwrap_or(true),
             scale: self.routed_scaling_factor.unwrap_or(2.5),
-            layers,
+            layers: self.sparse_named(1)?,
             ..usual
         })
+    }
+
+    /// Which layers have experts, by their names; else all but the first, so many unless the file
+    /// says how many.
+    pub(super) fn sparse_named(&self, dense: usize) -> Result<Vec<bool>, Refusal> {
+        let count = self.num_hidden_layers as usize;
+        let Some(types) = &self.mlp_layer_types else {
+            let dense = self.first_k_dense_replace.unwrap_or(dense);
+            return Ok((0..count).map(|idx| idx >= dense).collect());
+        };
+        Refusal::unless_within("mlp_layer_types count", types.len(), count, count)?;
+        let has = |name: &String| match name.as_str() {
+            "sparse" => Ok(true),
+            "dense" => Ok(false),
+            name => Err(Refusal::new("mlp_layer_types", name, "sparse or dense")),
+        };
+        types.iter().map(has).collect()
     }
 
     fn ernie_experts(&self, usual: ManyExperts) -> Result<ManyExperts, Refusal> {

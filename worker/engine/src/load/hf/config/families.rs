@@ -16,7 +16,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
-     Jais2ForCausalLM, and what reads text of \
+     Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
+     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -69,6 +70,11 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "ArceeForCausalLM" => Family::Arcee,
         "ApertusForCausalLM" => Family::Apertus,
         "Jais2ForCausalLM" => Family::Jais2,
+        "DeepseekV2ForCausalLM" => Family::DeepSeekV2,
+        "DeepseekV3ForCausalLM" => Family::DeepSeekV3,
+        "Glm4MoeLiteForCausalLM" => Family::Glm4MoeLite,
+        "YoutuForCausalLM" => Family::Youtu,
+        "MiniCPM3ForCausalLM" => Family::MiniCpm3,
         _ => return None,
     })
 }
@@ -108,6 +114,8 @@ impl Family {
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
+            Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
+            Self::Youtu | Self::MiniCpm3 => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
@@ -140,6 +148,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
+            Self::Glm4MoeLite | Self::MiniCpm3 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -150,6 +159,7 @@ impl Family {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
-        ernie || gemma || cohere || matches!(self, Self::SmolLm3 | Self::StarCoder2)
+        let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
+        ernie || gemma || cohere || latent || matches!(self, Self::SmolLm3 | Self::StarCoder2)
     }
 }

@@ -76,6 +76,9 @@ impl Config {
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus => both(is_biased, false),
+            // Youtu and DeepSeek V3 have no biases, whatever a file says.
+            Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
+            Family::DeepSeekV2 | Family::MiniCpm3 => both(false, mlp_bias),
             Family::Cwm => both(false, mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
             Family::Dots1 => both(is_biased, false),
@@ -134,6 +137,8 @@ impl Config {
             Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
             Family::Jais2 => None,
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
+            Family::Youtu | Family::MiniCpm3 => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));

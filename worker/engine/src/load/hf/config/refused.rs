@@ -25,6 +25,7 @@ impl Config {
             // Its class and its models have another scaling each.
             return Err(Refusal::new("rope_parameters", "absent", "there"));
         }
+        self.refuse_routing(family)?;
         if family == Family::Ernie45Moe && self.use_bias == Some(true) {
             return Err(Refusal::new("use_bias", true, "false, where there are experts"));
         }

@@ -31,8 +31,23 @@ impl Config {
         .checked()
     }
 
-    pub(super) fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
+    /// `sharper` is what yarn multiplies attention's dot products by, in families that do it.
+    pub(super) fn scales(
+        &self,
+        family: Family,
+        shape: &ModelShape,
+        sharper: f64,
+    ) -> Result<Scales, Refusal> {
+        let mut scales = self.scales_of(family, shape)?;
+        if family.is_latent() {
+            scales.attention = (f64::from(scales.attention) * sharper) as f32;
+        }
+        scales.checked()
+    }
+
+    fn scales_of(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
         match family {
+            Family::MiniCpm3 => self.minicpm_scales(shape),
             Family::Granite | Family::Granite4 | Family::GraniteMoe => Scales {
                 embed: self.embedding_multiplier,
                 residual: self.residual_multiplier,
