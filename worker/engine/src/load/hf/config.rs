@@ -379,8 +379,9 @@ mod tests {
         check(Family::Qwen3, named, [Some(9), None, Some(9)]);
         let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
         let named = json!({ "sliding_window": 9, "layer_types": types });
-        check(Family::Mistral, named.clone(), all);
+        check(Family::Mistral, named.clone(), [Some(9), None, Some(9)]);
         check(Family::Ministral, named, [Some(9), None, Some(9)]);
+        check(Family::Mistral, json!({ "sliding_window": 9, "layer_types": null }), all);
         check(Family::Ministral, json!({}), [Some(4096); 3]);
         check(Family::Gemma2, json!({}), [Some(4096), None, Some(4096)]);
         check(Family::GptOss, json!({}), [Some(128), None, Some(128)]);
