@@ -798,6 +798,55 @@ mod tests {
     }
 
     #[test]
+    fn bounds_of_yarn_that_are_0_are_the_usual_ones() {
+        let yarn = |fast: Value, slow: Value| {
+            let scaling = json!({
+                "rope_type": "yarn", "factor": 4.0, "beta_fast": fast, "beta_slow": slow,
+            });
+            let changes = json!({
+                "max_position_embeddings": 512, "head_dim": 64, "rope_scaling": scaling,
+            });
+            let config = config(changes);
+            let shape = config.shape(Family::Llama).unwrap();
+            rope::rope(&config.rope, &shape, Family::Llama.rope()).ok().unwrap()
+        };
+        let usual = yarn(json!(32), json!(1));
+        assert_eq!(yarn(json!(0), json!(0.0)), usual);
+        assert_eq!(yarn(Value::Null, Value::Null), usual);
+        assert_ne!(yarn(json!(32), json!(2)), usual);
+    }
+
+    #[test]
+    fn scaled_rotations_are_for_positions_that_are_told() {
+        let check = |changes: Value, is_told: bool| {
+            let config = config(changes);
+            let shape = config.shape(Family::Llama).unwrap();
+            match rope::rope(&config.rope, &shape, Family::Llama.rope()) {
+                Err(rope::RopeError::Refused(refusal)) if !is_told => {
+                    assert_eq!(refusal.field, "max_position_embeddings");
+                    assert_eq!(refusal.value, "missing");
+                }
+                found => assert_eq!(found.is_ok(), is_told),
+            }
+        };
+        let original = "original_max_position_embeddings";
+        let yarn = json!({ "rope_type": "yarn", "factor": 4.0 });
+        let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0 });
+        for scaling in [yarn, llama3] {
+            check(json!({ "rope_scaling": scaling }), false);
+            check(json!({ "rope_parameters": scaling }), false);
+            check(json!({ "rope_scaling": scaling, "max_position_embeddings": 512 }), true);
+            check(json!({ "rope_scaling": scaling, original: 512 }), true);
+        }
+        let long = json!({ "rope_type": "longrope", "factor": 4.0, "short_factor": [1, 1, 1, 1],
+            "long_factor": [2, 2, 2, 2] });
+        check(json!({ "rope_scaling": long, original: 512 }), false);
+        check(json!({ "rope_scaling": long, "max_position_embeddings": 512 }), true);
+        check(json!({ "rope_scaling": { "rope_type": "linear", "factor": 4.0 } }), true);
+    }
+
+    #[test]
     fn scaled_rotations_are_for_more_positions() {
         let check = |scaling: Value, want: u32| {
             let changes = json!({ "max_position_embeddings": 32_768, "rope_scaling": scaling });
