@@ -337,6 +337,7 @@ mod tests {
         check(Family::Gemma2, some.clone(), [None, Some(7.0)]);
         check(Family::Gemma3, some, [None, Some(7.0)]);
         check(Family::Gemma3, json!({}), [None; 2]);
+        check(Family::Gemma3, json!({ "attn_logit_softcapping": 50.0 }), [None; 2]);
         let zero = config(json!({ "attn_logit_softcapping": 0.0 }));
         assert_eq!(zero.softcaps(Family::Gemma2).unwrap_err().field, "attn_logit_softcapping");
     }

@@ -26,6 +26,10 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
         return Err(format!("text_config.model_type = {inside}: must be mistral"));
     }
+    if architecture == GEMMA3 {
+        // It is the head's that reads text alone, and the larger model's head has none.
+        fields.remove("final_logit_softcapping");
+    }
     if architecture == MISTRAL3 {
         // They count for a Mistral that stands alone.
         fields.remove("layer_types");
@@ -120,6 +124,10 @@ mod tests {
         let of_text = json!({ "tie_word_embeddings": false, "quantization_config": fp8 });
         check(GEMMA3, whole(text.clone()), of_text);
         check(MISTRAL3, whole(text.clone()), json!({ "tie_word_embeddings": true }));
+        let capped = json!({ "final_logit_softcapping": 30.0 });
+        let fields = text_fields(whole(capped.clone()), GEMMA3).unwrap();
+        assert_eq!(fields.get("final_logit_softcapping"), None);
+        check("Gemma3ForCausalLM", capped.clone(), capped);
         let qwen = json!({ "hidden_size": 640, "num_key_value_heads": 8, "vision_config": null });
         check(QWEN2_5_VL, whole(text.clone()), qwen);
         check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
