@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aqueduct_core::{TokenId, scaled_positions};
+use aqueduct_core::{TokenId, plain_json, scaled_positions};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -185,7 +185,7 @@ fn positions(most: u32, config: &Value) -> u32 {
 /// Null when the file is not there.
 fn json(path: &Path) -> Result<Value, TextError> {
     let Some(text) = text(path)? else { return Ok(Value::Null) };
-    serde_json::from_str(&text)
+    serde_json::from_slice(&plain_json(text.as_bytes()))
         .map_err(|error| TextError::invalid(path.display().to_string(), error))
 }
 
@@ -223,6 +223,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn files_may_be_as_python_writes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        std::fs::write(&path, r#"{ "limit": [0.0, Infinity], "name": "NaN" }"#).unwrap();
+        assert_eq!(json(&path).unwrap(), json!({ "limit": [0.0, null], "name": "NaN" }));
+        std::fs::write(&path, "{ Infinite }").unwrap();
+        assert!(json(&path).is_err());
+        assert_eq!(json(&folder.path().join("none.json")).unwrap(), Value::Null);
+    }
 
     #[test]
     fn scaled_rotations_are_for_more_positions() {

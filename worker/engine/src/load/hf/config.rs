@@ -15,7 +15,7 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use self::families::{FAMILIES, family_of};
+use self::families::{FAMILIES, architecture_of, family_of};
 pub(super) use self::quantized::Quantized;
 use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
@@ -171,7 +171,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         supported,
     };
     // First of all: other architectures' files have other fields.
-    let architecture = value["architectures"][0].as_str().unwrap_or("none").to_owned();
+    let architecture = architecture_of(&value).to_owned();
     let family = family_of(&architecture)
         .ok_or_else(|| unsupported("architecture", &architecture, FAMILIES))?;
     let config = Config::from_value(value).map_err(|what| LoadError::malformed(path, what))?;
@@ -236,7 +236,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
 impl Config {
     /// The text model's fields, with what files may leave out of them.
     fn from_value(value: Value) -> Result<Self, String> {
-        let architecture = value["architectures"][0].as_str().unwrap_or_default().to_owned();
+        let architecture = architecture_of(&value).to_owned();
         let fields = inside::text_fields(value, &architecture)?;
         let read = |fields| serde_json::from_value::<Self>(Value::Object(fields));
         read(fields.clone()).map_err(|error| {
