@@ -144,8 +144,10 @@ fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokeniz
             by_id.insert(id, token);
         }
     }
-    let special = texts["additional_special_tokens"].as_array().into_iter().flatten();
-    let special = special.filter_map(token_text).map(|text| AddedToken::from(text, true));
+    // transformers 5 calls them otherwise, and may have a name for each.
+    let special = [&texts["extra_special_tokens"], &texts["additional_special_tokens"]];
+    let special = special.into_iter().flat_map(all).filter_map(token_text);
+    let special = special.map(|text| AddedToken::from(text, true));
     let is_new = |token: &AddedToken| tokenizer.token_to_id(&token.content).is_none();
     let new: Vec<AddedToken> = by_id.into_values().chain(special).filter(is_new).collect();
     tokenizer.add_tokens(new)?;
@@ -202,6 +204,15 @@ fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
+/// What is in a list, or has names.
+fn all(values: &Value) -> Vec<&Value> {
+    match values {
+        Value::Array(list) => list.iter().collect(),
+        Value::Object(named) => named.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// One id or a list of ids.
 fn ids(value: &Value) -> Option<Vec<TokenId>> {
     let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
@@ -221,8 +232,36 @@ fn among(templates: &Value, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokenizers::models::bpe::BPE;
 
     use super::*;
+
+    #[test]
+    fn special_tokens_that_files_name_are_added() {
+        let check = |texts: Value, want: &[&str]| {
+            let mut tokenizer = Tokenizer::new(BPE::default());
+            add_tokens(&mut tokenizer, &texts, &Value::Null).unwrap();
+            let id = |text: &&str| tokenizer.token_to_id(text);
+            let ids: Vec<_> = want.iter().map(id).collect();
+            assert_eq!(ids, (0..).map(Some).take(want.len()).collect::<Vec<_>>(), "{texts}");
+            assert_eq!(tokenizer.get_vocab_size(true), want.len(), "{texts}");
+            let added = tokenizer.get_added_tokens_decoder();
+            assert!(added.values().all(|token| token.special), "{texts}");
+        };
+        check(json!({}), &[]);
+        check(
+            json!({ "additional_special_tokens": ["<a>", { "content": "<b>" }] }),
+            &["<a>", "<b>"],
+        );
+        check(json!({ "extra_special_tokens": ["<a>", { "content": "<b>" }] }), &["<a>", "<b>"]);
+        let named = json!({ "image_token": "<i>", "boi_token": { "content": "<b>" } });
+        check(json!({ "extra_special_tokens": named }), &["<i>", "<b>"]);
+        let both = json!({
+            "extra_special_tokens": ["<a>"], "additional_special_tokens": ["<a>", "<b>"],
+        });
+        check(both, &["<a>", "<b>"]);
+        check(json!({ "extra_special_tokens": null }), &[]);
+    }
 
     #[test]
     fn files_may_be_as_python_writes_them() {
