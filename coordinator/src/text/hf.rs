@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary};
+use super::{TextError, Vocabulary, dialect};
 
 /// # Errors
 /// A missing or broken `tokenizer.json`, or another file that is there and broken.
@@ -18,6 +18,8 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let bytes =
         std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes)
+        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
+    dialect::translate(&mut tokenizer)
         .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
     // A training pipeline's settings: a long prompt must not be cut in silence.
     tokenizer.with_padding(None);
