@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aqueduct_core::{TokenId, scaled_positions};
+use aqueduct_core::{TokenId, plain_json, scaled_positions};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary};
+use super::{TextError, Vocabulary, dialect};
 
 /// # Errors
 /// A missing or broken `tokenizer.json`, or another file that is there and broken.
@@ -18,6 +18,8 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let bytes =
         std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
     let mut tokenizer = Tokenizer::from_bytes(&bytes)
+        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
+    dialect::translate(&mut tokenizer)
         .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
     // A training pipeline's settings: a long prompt must not be cut in silence.
     tokenizer.with_padding(None);
@@ -144,8 +146,10 @@ fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokeniz
             by_id.insert(id, token);
         }
     }
-    let special = texts["additional_special_tokens"].as_array().into_iter().flatten();
-    let special = special.filter_map(token_text).map(|text| AddedToken::from(text, true));
+    // transformers 5 calls them otherwise, and may have a name for each.
+    let special = [&texts["extra_special_tokens"], &texts["additional_special_tokens"]];
+    let special = special.into_iter().flat_map(all).filter_map(token_text);
+    let special = special.map(|text| AddedToken::from(text, true));
     let is_new = |token: &AddedToken| tokenizer.token_to_id(&token.content).is_none();
     let new: Vec<AddedToken> = by_id.into_values().chain(special).filter(is_new).collect();
     tokenizer.add_tokens(new)?;
@@ -185,7 +189,7 @@ fn positions(most: u32, config: &Value) -> u32 {
 /// Null when the file is not there.
 fn json(path: &Path) -> Result<Value, TextError> {
     let Some(text) = text(path)? else { return Ok(Value::Null) };
-    serde_json::from_str(&text)
+    serde_json::from_slice(&plain_json(text.as_bytes()))
         .map_err(|error| TextError::invalid(path.display().to_string(), error))
 }
 
@@ -200,6 +204,15 @@ fn text(path: &Path) -> Result<Option<String>, TextError> {
 /// A token by its text, plain or as an object.
 fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
+}
+
+/// What is in a list, or has names.
+fn all(values: &Value) -> Vec<&Value> {
+    match values {
+        Value::Array(list) => list.iter().collect(),
+        Value::Object(named) => named.values().collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// One id or a list of ids.
@@ -221,8 +234,47 @@ fn among(templates: &Value, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokenizers::models::bpe::BPE;
 
     use super::*;
+
+    #[test]
+    fn special_tokens_that_files_name_are_added() {
+        let check = |texts: Value, want: &[&str]| {
+            let mut tokenizer = Tokenizer::new(BPE::default());
+            add_tokens(&mut tokenizer, &texts, &Value::Null).unwrap();
+            let id = |text: &&str| tokenizer.token_to_id(text);
+            let ids: Vec<_> = want.iter().map(id).collect();
+            assert_eq!(ids, (0..).map(Some).take(want.len()).collect::<Vec<_>>(), "{texts}");
+            assert_eq!(tokenizer.get_vocab_size(true), want.len(), "{texts}");
+            let added = tokenizer.get_added_tokens_decoder();
+            assert!(added.values().all(|token| token.special), "{texts}");
+        };
+        check(json!({}), &[]);
+        check(
+            json!({ "additional_special_tokens": ["<a>", { "content": "<b>" }] }),
+            &["<a>", "<b>"],
+        );
+        check(json!({ "extra_special_tokens": ["<a>", { "content": "<b>" }] }), &["<a>", "<b>"]);
+        let named = json!({ "image_token": "<i>", "boi_token": { "content": "<b>" } });
+        check(json!({ "extra_special_tokens": named }), &["<i>", "<b>"]);
+        let both = json!({
+            "extra_special_tokens": ["<a>"], "additional_special_tokens": ["<a>", "<b>"],
+        });
+        check(both, &["<a>", "<b>"]);
+        check(json!({ "extra_special_tokens": null }), &[]);
+    }
+
+    #[test]
+    fn files_may_be_as_python_writes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        std::fs::write(&path, r#"{ "limit": [0.0, Infinity], "name": "NaN" }"#).unwrap();
+        assert_eq!(json(&path).unwrap(), json!({ "limit": [0.0, null], "name": "NaN" }));
+        std::fs::write(&path, "{ Infinite }").unwrap();
+        assert!(json(&path).is_err());
+        assert_eq!(json(&folder.path().join("none.json")).unwrap(), Value::Null);
+    }
 
     #[test]
     fn scaled_rotations_are_for_more_positions() {

@@ -5,6 +5,7 @@ mod channels;
 mod chat;
 mod clock;
 mod detokenizer;
+mod dialect;
 mod form;
 mod gguf;
 mod hearing;

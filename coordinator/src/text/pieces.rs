@@ -34,7 +34,7 @@ impl Pieces {
         Refusal::unless_within("token id", last, 0, limits::VOCAB_MAX - 1)?;
         let decoder = serde_json::to_value(tokenizer.get_decoder())
             .map_err(|error| TextError::invalid("decoder", error))?;
-        let kinds = decoder_kinds(&decoder);
+        let kinds: Vec<&str> = parts(&decoder).filter_map(|part| part["type"].as_str()).collect();
         let alphabet = if kinds.contains(&"ByteLevel") {
             Alphabet::ByteLevel(byte_level_alphabet())
         } else if kinds.contains(&"ByteFallback") || kinds.contains(&"Metaspace") {
@@ -43,8 +43,14 @@ impl Pieces {
             let message = format!("{kinds:?} is not supported, ByteLevel and ByteFallback are");
             return Err(TextError::invalid("decoder", message));
         };
-        let strips_first_space = matches!(alphabet, Alphabet::SentencePiece)
-            && (kinds.contains(&"Strip") || kinds.contains(&"Metaspace"));
+        // A Metaspace that never puts a space before texts takes none from them, either.
+        let strips = |part: &Value| match part["type"].as_str() {
+            Some("Strip") => true,
+            Some("Metaspace") => part["prepend_scheme"] != "never",
+            _ => false,
+        };
+        let strips_first_space =
+            matches!(alphabet, Alphabet::SentencePiece) && parts(&decoder).any(strips);
         Ok(Self { strips_first_space, ..Self::collect(tokenizer, &alphabet) })
     }
 
@@ -52,9 +58,14 @@ impl Pieces {
         let added = tokenizer.get_added_tokens_decoder();
         let vocab = tokenizer.get_vocab(true);
         let tokens = vocab.values().max().map_or(0, |last| *last as usize + 1);
+        // Added tokens are written as they are found, which may be in a normalised text.
+        let written = |id: &TokenId| Some((tokenizer.id_to_token(*id)?, *id));
+        let written: Vec<(String, TokenId)> = added.keys().filter_map(written).collect();
         let mut by_id = vec![""; tokens];
-        for (token, id) in &vocab {
-            by_id[*id as usize] = token;
+        for (token, id) in vocab.iter().chain(written.iter().map(|(token, id)| (token, id))) {
+            if let Some(spelled) = by_id.get_mut(*id as usize) {
+                *spelled = token;
+            }
         }
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(tokens);
@@ -139,16 +150,46 @@ fn byte_level_alphabet() -> HashMap<char, u8> {
         .collect()
 }
 
-fn decoder_kinds(decoder: &Value) -> Vec<&str> {
-    let mut kinds: Vec<&str> = decoder["type"].as_str().into_iter().collect();
-    let parts = decoder["decoders"].as_array().into_iter().flatten();
-    kinds.extend(parts.filter_map(|part| part["type"].as_str()));
-    kinds
+/// A decoder and those that it is made of.
+fn parts(decoder: &Value) -> impl Iterator<Item = &Value> {
+    std::iter::once(decoder).chain(decoder["decoders"].as_array().into_iter().flatten())
 }
 
 #[cfg(test)]
 mod tests {
+    use tokenizers::AddedToken;
+    use tokenizers::models::bpe::BPE;
+    use tokenizers::normalizers::Lowercase;
+    use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+
     use super::*;
+
+    fn metaspace(scheme: PrependScheme) -> Tokenizer {
+        let mut tokenizer = Tokenizer::new(BPE::default());
+        tokenizer.with_decoder(Some(Metaspace::new('▁', scheme, true)));
+        tokenizer
+    }
+
+    #[test]
+    fn first_spaces_are_stripped_that_are_put_before_texts() {
+        let check = |scheme, want: bool| {
+            let pieces = Pieces::new(&metaspace(scheme)).unwrap();
+            assert_eq!(pieces.strips_first_space(), want, "{scheme}");
+        };
+        check(PrependScheme::Always, true);
+        check(PrependScheme::First, true);
+        check(PrependScheme::Never, false);
+    }
+
+    #[test]
+    fn added_tokens_are_written_as_they_are_found() {
+        let mut tokenizer = metaspace(PrependScheme::Never);
+        tokenizer.with_normalizer(Some(Lowercase)).unwrap();
+        let added = [AddedToken::from("Ab", false), AddedToken::from("Cd", true)];
+        tokenizer.add_tokens(added).unwrap();
+        let pieces = Pieces::new(&tokenizer).unwrap();
+        assert_eq!([0, 1].map(|id| pieces.bytes(id)), [&b"ab"[..], b"Cd"]);
+    }
 
     #[test]
     fn the_byte_alphabet_is_a_bijection() {

@@ -79,7 +79,7 @@ const DEEPSEEK_LLM: [&str; 6] = [
         r"\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+",
     ),
     r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
-    r"\s+$",
+    r"\s+(?m:$)", // `\s+$` in Oniguruma's words
     r"[一-龥ࠀ-一가-\u{D7FF}]+",
     r"\p{N}+",
 ];
@@ -100,9 +100,9 @@ pub(super) type EndsWord = fn(char, char) -> bool;
 /// Of the expressions above; None of any other.
 ///
 /// Where else they end pieces does not depend on whether the text goes on at such a place. None
-/// looks behind itself. Those that look ahead (`\s+(?!\S)`, `\s+$`) see what follows spaces, and
-/// no letter or digit is one. All others match runs of one class, or runs that a letter or digit
-/// may end and a break may only begin.
+/// looks behind itself. Those that look ahead (`\s+(?!\S)`, `\s+(?m:$)`) see what follows spaces,
+/// and no letter or digit is one. All others match runs of one class, or runs that a letter or
+/// digit may end and a break may only begin.
 pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     const ENDS: [(&[&str], EndsWord); 7] = [
         // Every letter and digit is matched, and together with no break behind it.

@@ -171,6 +171,37 @@ fn a_split_gguf_is_the_whole_one() {
     check_refused(&Folder::empty().with("m.gguf", first), &["split in 2", "NAME-00001-of-00002"]);
 }
 
+/// As base classes are saved, whose files may say no more than their type.
+#[test]
+fn models_are_read_that_are_saved_without_a_head() {
+    let mut all = tensors();
+    all.retain(|tensor| !tensor.hf.starts_with("lm_head"));
+    let load = |changes: Value, all: &[Tensor]| {
+        let mut config = changed(changes);
+        config["tie_word_embeddings"] = json!(true);
+        let model = load(hf_folder(&config).with("model.safetensors", safetensors(all)).path());
+        model.map(|model| (logits(&model), model.fingerprint().to_owned()))
+    };
+    let whole = load(json!({}), &all).unwrap();
+    for tensor in &mut all {
+        tensor.hf = tensor.hf.strip_prefix("model.").unwrap().to_owned();
+    }
+    for architectures in [json!(["LlamaForCausalLM"]), json!(["LlamaModel"]), json!(null)] {
+        let base = json!({ "architectures": architectures, "model_type": "llama" });
+        assert_eq!(load(base, &all).unwrap(), whole, "{architectures}");
+    }
+}
+
+#[test]
+fn configurations_may_be_as_python_writes_them() {
+    let infinite = r#"{ "time_step_limit": [0.0, Infinity], "#;
+    let infinite = config().to_string().replacen('{', infinite, 1);
+    let whole = hf_folder(&config());
+    let want = load(whole.path()).unwrap().fingerprint().to_owned();
+    let folder = whole.with("config.json", infinite);
+    assert_eq!(load(folder.path()).unwrap().fingerprint(), want);
+}
+
 #[test]
 fn progress_ends_at_the_totals() {
     let folder = hf_folder(&changed(json!({ "tie_word_embeddings": true })));

@@ -17,7 +17,7 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use self::families::{FAMILIES, family_of};
+use self::families::{FAMILIES, architecture_of, family_of};
 pub(super) use self::quantized::Quantized;
 use super::rope::{self, Found, RopeError, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
@@ -178,7 +178,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         supported,
     };
     // First of all: other architectures' files have other fields.
-    let architecture = value["architectures"][0].as_str().unwrap_or("none").to_owned();
+    let architecture = architecture_of(&value).to_owned();
     let family = family_of(&architecture)
         .ok_or_else(|| unsupported("architecture", &architecture, FAMILIES))?;
     let config = Config::from_value(value).map_err(|what| LoadError::malformed(path, what))?;
@@ -239,7 +239,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
 impl Config {
     /// The text model's fields, with what files may leave out of them.
     fn from_value(value: Value) -> Result<Self, String> {
-        let architecture = value["architectures"][0].as_str().unwrap_or_default().to_owned();
+        let architecture = architecture_of(&value).to_owned();
         let fields = inside::text_fields(value, &architecture)?;
         let read = |fields| serde_json::from_value::<Self>(Value::Object(fields));
         read(fields.clone()).map_err(|error| {
@@ -361,6 +361,7 @@ mod tests {
         check(Family::Gemma2, some.clone(), [None, Some(7.0)]);
         check(Family::Gemma3, some, [None, Some(7.0)]);
         check(Family::Gemma3, json!({}), [None; 2]);
+        check(Family::Gemma3, json!({ "attn_logit_softcapping": 50.0 }), [None; 2]);
         let zero = config(json!({ "attn_logit_softcapping": 0.0 }));
         assert_eq!(zero.softcaps(Family::Gemma2).unwrap_err().field, "attn_logit_softcapping");
     }
@@ -403,8 +404,9 @@ mod tests {
         check(Family::Qwen3, named, [Some(9), None, Some(9)]);
         let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
         let named = json!({ "sliding_window": 9, "layer_types": types });
-        check(Family::Mistral, named.clone(), all);
+        check(Family::Mistral, named.clone(), [Some(9), None, Some(9)]);
         check(Family::Ministral, named, [Some(9), None, Some(9)]);
+        check(Family::Mistral, json!({ "sliding_window": 9, "layer_types": null }), all);
         check(Family::Ministral, json!({}), [Some(4096); 3]);
         check(Family::Gemma2, json!({}), [Some(4096), None, Some(4096)]);
         check(Family::GptOss, json!({}), [Some(128), None, Some(128)]);
@@ -818,6 +820,55 @@ mod tests {
         assert!(refused(json!({ "rope_parameters": yarn })));
         assert!(refused(json!({ "rope_parameters": { "rope_type": "yarn", original: 32_768 } })));
         assert!(!refused(json!({ "rope_parameters": { "rope_type": "yarn", original: 8192 } })));
+    }
+
+    #[test]
+    fn bounds_of_yarn_that_are_0_are_the_usual_ones() {
+        let yarn = |fast: Value, slow: Value| {
+            let scaling = json!({
+                "rope_type": "yarn", "factor": 4.0, "beta_fast": fast, "beta_slow": slow,
+            });
+            let changes = json!({
+                "max_position_embeddings": 512, "head_dim": 64, "rope_scaling": scaling,
+            });
+            let config = config(changes);
+            let shape = config.shape(Family::Llama).unwrap();
+            rope::rope(&config.rope, &shape, Family::Llama.rope()).ok().unwrap()
+        };
+        let usual = yarn(json!(32), json!(1));
+        assert_eq!(yarn(json!(0), json!(0.0)), usual);
+        assert_eq!(yarn(Value::Null, Value::Null), usual);
+        assert_ne!(yarn(json!(32), json!(2)), usual);
+    }
+
+    #[test]
+    fn scaled_rotations_are_for_positions_that_are_told() {
+        let check = |changes: Value, is_told: bool| {
+            let config = config(changes);
+            let shape = config.shape(Family::Llama).unwrap();
+            match rope::rope(&config.rope, &shape, Family::Llama.rope()) {
+                Err(rope::RopeError::Refused(refusal)) if !is_told => {
+                    assert_eq!(refusal.field, "max_position_embeddings");
+                    assert_eq!(refusal.value, "missing");
+                }
+                found => assert_eq!(found.is_ok(), is_told),
+            }
+        };
+        let original = "original_max_position_embeddings";
+        let yarn = json!({ "rope_type": "yarn", "factor": 4.0 });
+        let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0 });
+        for scaling in [yarn, llama3] {
+            check(json!({ "rope_scaling": scaling }), false);
+            check(json!({ "rope_parameters": scaling }), false);
+            check(json!({ "rope_scaling": scaling, "max_position_embeddings": 512 }), true);
+            check(json!({ "rope_scaling": scaling, original: 512 }), true);
+        }
+        let long = json!({ "rope_type": "longrope", "factor": 4.0, "short_factor": [1, 1, 1, 1],
+            "long_factor": [2, 2, 2, 2] });
+        check(json!({ "rope_scaling": long, original: 512 }), false);
+        check(json!({ "rope_scaling": long, "max_position_embeddings": 512 }), true);
+        check(json!({ "rope_scaling": { "rope_type": "linear", "factor": 4.0 } }), true);
     }
 
     #[test]

@@ -9,7 +9,10 @@ mod safetensors;
 
 use std::path::Path;
 
+use aqueduct_core::plain_json;
+
 use super::assemble::{Sources, assemble};
+use super::checkpoint::Checkpoint;
 use super::decoder::Family;
 use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
@@ -35,6 +38,7 @@ pub(crate) fn load(
     let shards = safetensors::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
+    lift_base(&mut checkpoint);
     float8::join(&mut checkpoint, quantized)?;
     if decoder.family == Family::GptOss {
         gpt_oss::take_apart(&mut checkpoint, &decoder)?;
@@ -68,6 +72,20 @@ pub(crate) fn load(
     assemble(&Sources::new(decoder, checkpoint, names)?, options, report)
 }
 
+/// Base classes are saved without the name under which a head has them. Others than GPT-NeoX, whose
+/// embedding is not called so, are all called `model`.
+fn lift_base(checkpoint: &mut Checkpoint<'_>) {
+    let has = |name: &str| checkpoint.tensors.contains_key(name);
+    if has("embed_tokens.weight") && !has("model.embed_tokens.weight") {
+        checkpoint.lift(&[
+            ("embed_tokens.", "model.embed_tokens."),
+            ("layers.", "model.layers."),
+            ("norm.", "model.norm."),
+            ("final_layernorm.", "model.final_layernorm."), // Phi's
+        ]);
+    }
+}
+
 /// A JSON file of at most `bytes_max` bytes.
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path, bytes_max: u64) -> Result<T, LoadError> {
     let io = |err| LoadError::io(path, err);
@@ -77,5 +95,6 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path, bytes_max: u64) -> Res
         return Err(LoadError::malformed(path, what));
     }
     let text = std::fs::read(path).map_err(io)?;
-    serde_json::from_slice(&text).map_err(|err| LoadError::malformed(path, err.to_string()))
+    serde_json::from_slice(&plain_json(&text))
+        .map_err(|err| LoadError::malformed(path, err.to_string()))
 }

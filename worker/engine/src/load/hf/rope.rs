@@ -215,6 +215,7 @@ fn one_rope(
         .or(defaults.original_positions)
         .unwrap_or(f64::from(shape.max_positions));
     let positions = shape.max_positions;
+    parameters.refuse_unsaid(original_positions, positions)?;
     let scaling = parameters.scaling(original_positions, f64::from(positions))?;
     let rope = Rope::scaled(theta, rotary_dim as usize, &scaling)?;
     let positions =
@@ -247,6 +248,20 @@ impl Parameters {
         let name = if name == "mrope" { "default".to_owned() } else { name };
         let is_longrope = name == "su" || (defaults.only_longrope && name == "yarn");
         self.rope_type = Some(if is_longrope { "longrope".to_owned() } else { name });
+    }
+
+    /// What scales by the positions that a model was made for cannot do without them. Where a file
+    /// does not say, transformers takes its classes' defaults, which are hardly the model's.
+    fn refuse_unsaid(&self, original_positions: f64, positions: u32) -> Result<(), Refusal> {
+        let is_unsaid = match self.rope_type.as_deref() {
+            Some("yarn" | "llama3") => original_positions == 0.0,
+            Some("longrope") => positions == 0,
+            _ => false,
+        };
+        match is_unsaid {
+            true => Err(Refusal::new("max_position_embeddings", "missing", "there, to scale by")),
+            false => Ok(()),
+        }
     }
 
     fn scaling(&self, original_positions: f64, positions: f64) -> Result<Scaling, RopeError> {
@@ -299,11 +314,13 @@ impl Parameters {
             }
             _ => yarn_attention_factor(factor, 1.0),
         };
+        // None is what 0 is in Python, too.
+        let said = |beta: Option<f64>| beta.filter(|&beta| beta != 0.0);
         Ok(Yarn {
             factor,
             original_positions,
-            beta_fast: self.beta_fast.unwrap_or(32.0),
-            beta_slow: self.beta_slow.unwrap_or(1.0),
+            beta_fast: said(self.beta_fast).unwrap_or(32.0),
+            beta_slow: said(self.beta_slow).unwrap_or(1.0),
             attention_factor: self.attention_factor.unwrap_or(inferred),
             truncate: self.truncate.unwrap_or(false),
         })

@@ -1,5 +1,7 @@
 //! What transformers' configurations of a family take where a file does not say.
 
+use serde_json::Value;
+
 use super::inside;
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
@@ -22,10 +24,76 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
 
+/// The architecture of a model: which its file says, or where that is none, or one without a head,
+/// what transformers makes of models of its type.
+pub(super) fn architecture_of(config: &Value) -> &str {
+    let said = config["architectures"][0].as_str();
+    let whole = said.filter(|name| !name.ends_with("Model"));
+    let model_type = config["model_type"].as_str();
+    let by_type = || of_type(model_type?);
+    whole.or_else(by_type).or(said).or(model_type).unwrap_or("none")
+}
+
+fn of_type(model_type: &str) -> Option<&'static str> {
+    Some(match model_type {
+        "llama" => "LlamaForCausalLM",
+        "mistral" => "MistralForCausalLM",
+        "ministral" => "MinistralForCausalLM",
+        "cwm" => "CwmForCausalLM",
+        "helium" => "HeliumForCausalLM",
+        "qwen2" => "Qwen2ForCausalLM",
+        "qwen3" => "Qwen3ForCausalLM",
+        "phi3" => "Phi3ForCausalLM",
+        "granite" => "GraniteForCausalLM",
+        "granitemoehybrid" => "GraniteMoeHybridForCausalLM",
+        "smollm3" => "SmolLM3ForCausalLM",
+        "seed_oss" => "SeedOssForCausalLM",
+        "ernie4_5" => "Ernie4_5ForCausalLM",
+        "glm" => "GlmForCausalLM",
+        "glm4" => "Glm4ForCausalLM",
+        "gemma" => "GemmaForCausalLM",
+        "gemma2" => "Gemma2ForCausalLM",
+        "gemma3_text" => "Gemma3ForCausalLM",
+        "mixtral" => "MixtralForCausalLM",
+        "qwen2_moe" => "Qwen2MoeForCausalLM",
+        "qwen3_moe" => "Qwen3MoeForCausalLM",
+        "granitemoe" => "GraniteMoeForCausalLM",
+        "glm4_moe" => "Glm4MoeForCausalLM",
+        "dots1" => "Dots1ForCausalLM",
+        "solar_open" => "SolarOpenForCausalLM",
+        "olmo2" => "Olmo2ForCausalLM",
+        "olmo3" => "Olmo3ForCausalLM",
+        "olmoe" => "OlmoeForCausalLM",
+        "flex_olmo" => "FlexOlmoForCausalLM",
+        "exaone4" => "Exaone4ForCausalLM",
+        "exaone_moe" => "ExaoneMoeForCausalLM",
+        "ernie4_5_moe" => "Ernie4_5_MoeForCausalLM",
+        "minimax_m2" => "MiniMaxM2ForCausalLM",
+        "gpt_oss" => "GptOssForCausalLM",
+        "cohere" => "CohereForCausalLM",
+        "cohere2" => "Cohere2ForCausalLM",
+        "olmo" => "OlmoForCausalLM",
+        "stablelm" => "StableLmForCausalLM",
+        "starcoder2" => "Starcoder2ForCausalLM",
+        "gpt_neox" => "GPTNeoXForCausalLM",
+        "phi" => "PhiForCausalLM",
+        "nemotron" => "NemotronForCausalLM",
+        "arcee" => "ArceeForCausalLM",
+        "apertus" => "ApertusForCausalLM",
+        "jais2" => "Jais2ForCausalLM",
+        "gemma3" => inside::GEMMA3,
+        "mistral3" => inside::MISTRAL3,
+        "qwen2_vl" => inside::QWEN2_VL,
+        "qwen2_5_vl" => inside::QWEN2_5_VL,
+        "qwen3_vl" => inside::QWEN3_VL,
+        _ => return None,
+    })
+}
+
 /// The family of an architecture, if it is served.
 pub(super) fn family_of(architecture: &str) -> Option<Family> {
     Some(match architecture {
-        "LlamaForCausalLM" => Family::Llama,
+        "LlamaForCausalLM" | "LLaMAForCausalLM" => Family::Llama,
         "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
         "MinistralForCausalLM" => Family::Ministral,
         "CwmForCausalLM" => Family::Cwm,
@@ -161,5 +229,39 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         ernie || gemma || cohere || latent || matches!(self, Self::SmolLm3 | Self::StarCoder2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn models_without_an_architecture_are_those_of_their_type() {
+        let check = |architectures: Value, model_type: Value, want: &str| {
+            let config = json!({ "architectures": architectures, "model_type": model_type });
+            assert_eq!(architecture_of(&config), want, "{config}");
+        };
+        check(Value::Null, json!("llama"), "LlamaForCausalLM");
+        check(json!([]), json!("gemma3"), inside::GEMMA3);
+        check(json!(["LlamaModel"]), json!("llama"), "LlamaForCausalLM");
+        check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
+        check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
+        let other = "LlamaForSequenceClassification";
+        check(json!([other]), json!("llama"), other);
+        check(Value::Null, json!("falcon"), "falcon");
+        check(Value::Null, Value::Null, "none");
+        assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
+        assert_eq!(family_of("LLaMAForCausalLM"), Some(Family::Llama));
+    }
+
+    #[test]
+    fn what_types_make_is_served() {
+        let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
+        for model_type in types {
+            assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
+        }
     }
 }

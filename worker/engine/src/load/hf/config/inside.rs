@@ -26,6 +26,14 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
         return Err(format!("text_config.model_type = {inside}: must be mistral"));
     }
+    if architecture == GEMMA3 {
+        // It is the head's that reads text alone, and the larger model's head has none.
+        fields.remove("final_logit_softcapping");
+    }
+    if architecture == MISTRAL3 {
+        // They count for a Mistral that stands alone.
+        fields.remove("layer_types");
+    }
     fields.retain(|name, value| !(value.is_null() && name.starts_with("rope_")));
     if let Value::Object(defaults) = defaults(architecture, &fields) {
         for (name, default) in defaults {
@@ -116,10 +124,21 @@ mod tests {
         let of_text = json!({ "tie_word_embeddings": false, "quantization_config": fp8 });
         check(GEMMA3, whole(text.clone()), of_text);
         check(MISTRAL3, whole(text.clone()), json!({ "tie_word_embeddings": true }));
+        let capped = json!({ "final_logit_softcapping": 30.0 });
+        let fields = text_fields(whole(capped.clone()), GEMMA3).unwrap();
+        assert_eq!(fields.get("final_logit_softcapping"), None);
+        check("Gemma3ForCausalLM", capped.clone(), capped);
         let qwen = json!({ "hidden_size": 640, "num_key_value_heads": 8, "vision_config": null });
         check(QWEN2_5_VL, whole(text.clone()), qwen);
         check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
         check(QWEN3_VL, whole(text), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        let named = json!({ "sliding_window": 9, "layer_types": ["full_attention"] });
+        let fields = text_fields(whole(named.clone()), MISTRAL3).unwrap();
+        assert_eq!(
+            [fields.get("sliding_window"), fields.get("layer_types")],
+            [Some(&json!(9)), None]
+        );
+        check("MistralForCausalLM", named.clone(), named);
         // Others have nothing inside.
         check("LlamaForCausalLM", whole(json!({})), json!({ "hidden_size": 7 }));
         let another = whole(json!({ "model_type": "ministral3" }));

@@ -218,7 +218,9 @@ impl Family {
         let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
         let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
         let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe | Self::Cohere2);
-        qwen || others || gemma || exaone || matches!(self, Self::Dots1 | Self::Olmo3)
+        // Mistral's with names are Ministral's to transformers, which is the same model else.
+        let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
+        qwen || others || gemma || exaone || more
     }
 }
 

@@ -17,18 +17,19 @@ impl Config {
         Refusal::unless_within(field, given.unwrap_or(family.norm_eps()), 0.0, 1.0)
     }
 
-    /// Gemma 2's, and Gemma 3's if a file has them.
+    /// Gemma 2's, and what Gemma 3's file has for tokens: its attention has none in transformers,
+    /// whatever a file says.
     pub(super) fn softcaps(&self, family: Family) -> Result<Softcaps, Refusal> {
-        let usual = match family {
-            Family::Gemma2 => Softcaps { attention: Some(50.0), tokens: Some(30.0) },
-            Family::Gemma3 => Softcaps::default(),
-            _ => return Ok(Softcaps::default()),
-        };
-        Softcaps {
-            attention: self.attn_logit_softcapping.unwrap_or(usual.attention),
-            tokens: self.final_logit_softcapping.unwrap_or(usual.tokens),
+        let [attention, tokens] = [self.attn_logit_softcapping, self.final_logit_softcapping];
+        match family {
+            Family::Gemma2 => Softcaps {
+                attention: attention.unwrap_or(Some(50.0)),
+                tokens: tokens.unwrap_or(Some(30.0)),
+            }
+            .checked(),
+            Family::Gemma3 => Softcaps { attention: None, tokens: tokens.flatten() }.checked(),
+            _ => Ok(Softcaps::default()),
         }
-        .checked()
     }
 
     /// `sharper` is what yarn multiplies attention's dot products by, in families that do it.
