@@ -122,7 +122,10 @@ impl Greeting {
 
     /// Whether as many were named as there are: of many, one event names a part.
     fn has_all(&self) -> bool {
-        self.snapshots.as_ref().is_some_and(|news| news.kept.len() as u64 >= news.held.count)
+        self.snapshots.as_ref().is_some_and(|news| {
+            let named = news.kept.len();
+            named >= limits::SNAPSHOTS_MAX || named as u64 >= news.held.count
+        })
     }
 
     fn add(&mut self, news: SnapshotNews) {
@@ -130,7 +133,6 @@ impl Greeting {
             None => self.snapshots = Some(Box::new(news)),
             Some(known) => {
                 known.kept.extend(news.kept);
-                known.dropped.extend(news.dropped);
                 known.held = news.held;
             }
         }

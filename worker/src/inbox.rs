@@ -444,6 +444,26 @@ mod tests {
         assert_eq!(deliver(key(4, 0)), Verdict::Stale, "whatever comes in which order");
     }
 
+    /// All that was known of its memory is lost, and it begins again.
+    #[test]
+    fn a_request_that_goes_back_is_over_only_as_far_as_it_has_come_again() {
+        let inbox = inbox(8);
+        let deliver = |key| inbox.deliver(key, 0, Arc::new(set(4, 1)), FAR);
+        let request = key(0, 0).request;
+        inbox.claim(key(9, 0));
+        inbox.finish(key(9, 0));
+        inbox.confirm(request, 9);
+        inbox.claim(key(1, 20)); // by way of a hedge, and so newer than those behind it
+        inbox.finish(key(1, 20));
+        inbox.claim(key(5, 6));
+        inbox.confirm(request, 1);
+        assert_eq!(deliver(key(5, 6)), Verdict::Taken);
+        assert_eq!(deliver(key(1, 6)), Verdict::Stale);
+        inbox.finish(key(5, 6));
+        inbox.confirm(request, 5);
+        assert_eq!(deliver(key(5, 6)), Verdict::Stale);
+    }
+
     #[test]
     fn refuses_what_does_not_fit_the_model() {
         let inbox = inbox(2);

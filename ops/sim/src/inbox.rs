@@ -116,7 +116,13 @@ impl Inbox {
     pub(crate) fn confirm(&mut self, request: RequestId, chunk_idx: u32) {
         let Some(epoch) = self.newest_claimed(request, chunk_idx) else { return };
         let over = self.confirmed.entry(request).or_insert((chunk_idx, epoch));
-        *over = (over.0.max(chunk_idx), over.1.max(epoch));
+        // A request that has gone back, and is done again in newer epochs, is over only as far as
+        // it has come once more.
+        let went_back = chunk_idx < over.0 && epoch > over.1;
+        *over = match went_back {
+            true => (chunk_idx, epoch),
+            false => (over.0.max(chunk_idx), over.1.max(epoch)),
+        };
         let (last, epoch) = *over;
         self.slots.retain(|at, slot| at.0 != request || at.1 > last || slot.epoch > epoch);
     }

@@ -88,7 +88,14 @@ impl Executor {
     /// When to look again whether something has come from disk, at the latest.
     pub(super) fn restore_deadline(&self) -> Option<Instant> {
         let restoring = self.requests.values().flat_map(|held| held.restoring.values());
-        restoring.map(|restoring| restoring.deadline).min()
+        let deadline = restoring.map(|restoring| restoring.deadline).min()?;
+        Some(self.gives_up_at(deadline))
+    }
+
+    /// When what is to come by `deadline` is waited for no more: chunks of others wait meanwhile,
+    /// so not for a disk that does nothing.
+    fn gives_up_at(&self, deadline: Instant) -> Instant {
+        self.shared.snapshots.hangs_at().map_or(deadline, |hangs_at| hangs_at.min(deadline))
     }
 
     fn restored(
@@ -98,16 +105,19 @@ impl Executor {
         found: Found,
         deadline: Instant,
     ) {
-        let message = match found {
+        let (kind, message) = match found {
             Found::Here(found) => {
                 let is_sharded = self.owned(session, key.request).is_some_and(|it| it.is_sharded);
                 let event = match is_sharded {
                     true => self.keep_restored(key, &found),
                     false => self.give_restored(key, &found),
                 };
+                if matches!(&event, Event::ChunkFailed { kind: FailureKind::Exhausted, .. }) {
+                    self.shared.snapshots.tell_again(snapshot); // there is only no room for it
+                }
                 return self.send_to(session, event);
             }
-            Found::Coming(coming) if Instant::now() < deadline => {
+            Found::Coming(coming) if Instant::now() < self.gives_up_at(deadline) => {
                 if let Some(request) = self.owned(session, key.request) {
                     let restoring = Restoring { key, snapshot, coming, deadline };
                     request.restoring.insert(key.chunk_idx, restoring);
@@ -115,15 +125,15 @@ impl Executor {
                 return;
             }
             Found::Coming(_) => {
-                self.shared.snapshots.tell_again(snapshot);
-                "the snapshot did not come from disk in time"
+                self.shared.snapshots.tell_when_read(snapshot);
+                (FailureKind::Deadline, "the snapshot did not come from disk in time")
             }
-            Found::Gone => "the snapshot is no longer held",
+            Found::Gone => (FailureKind::Peer, "the snapshot is no longer held"),
         };
         if let Some(request) = self.owned(session, key.request) {
             request.outbox.remove(&(key.chunk_idx + 1));
         }
-        let (kind, message) = (FailureKind::Peer, message.to_owned());
+        let message = message.to_owned();
         self.send_to(session, Event::ChunkFailed { key, kind, message });
     }
 
@@ -270,7 +280,8 @@ mod tests {
         assert_eq!(executor.restore_deadline(), Some(deadline));
         executor.receive_restored();
         assert_eq!(executor.restore_deadline(), None);
-        assert_eq!(executor.shared.snapshots.news()[0].kept, [NAME], "it is here, and was late");
+        let news = executor.shared.snapshots.news();
+        assert!(news.is_empty(), "it is late as long as the disk does nothing: {news:?}");
     }
 
     #[test]

@@ -184,12 +184,18 @@ impl State {
     }
 
     /// What comes later of what is over is told by one chunk and one epoch, so no slot has to be
-    /// kept for the sake of duplicates.
+    /// kept for the sake of duplicates. A request that has gone back behind that chunk, and is done
+    /// again in newer epochs, is over only as far as it has come once more.
     pub(super) fn confirm(&mut self, request: RequestId, chunk_idx: u32) {
         let Some(epoch) = self.newest_claimed(request, chunk_idx) else { return };
         let over = self.confirmed.entry(request).or_insert(Confirmed { chunk_idx, epoch });
-        over.chunk_idx = over.chunk_idx.max(chunk_idx);
-        over.epoch = over.epoch.max(epoch);
+        let went_back = chunk_idx < over.chunk_idx && epoch > over.epoch;
+        *over = match went_back {
+            true => Confirmed { chunk_idx, epoch },
+            false => {
+                Confirmed { chunk_idx: over.chunk_idx.max(chunk_idx), epoch: over.epoch.max(epoch) }
+            }
+        };
         let Confirmed { chunk_idx, epoch } = *over;
         self.drop_slots(request, chunk_idx, epoch);
     }

@@ -20,7 +20,7 @@ mod store;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::ask::{Declined, Question, Reply};
 use aqueduct_core::snapshot::SnapshotNews;
@@ -195,6 +195,16 @@ impl Snapshots {
     /// for gone.
     pub(crate) fn tell_again(&self, key: SnapshotKey) {
         self.store.tell_again(key);
+    }
+
+    /// The same when the disk has done something.
+    pub(crate) fn tell_when_read(&self, key: SnapshotKey) {
+        self.store.tell_when_read(key);
+    }
+
+    /// When the disk is to be taken for one that hangs, if it is still at what it is at.
+    pub(crate) fn hangs_at(&self) -> Option<Instant> {
+        self.store.hangs_at()
     }
 
     /// Has `answered` told the answer to a question about snapshots, by another thread. It is given

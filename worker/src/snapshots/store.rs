@@ -5,6 +5,7 @@ mod shrink;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use aqueduct_core::ask::{Declined, SnapshotHeld};
 use aqueduct_core::snapshot::SnapshotNews;
@@ -14,6 +15,9 @@ use super::{Found, Snapshot};
 use crate::doorbell::Doorbell;
 use jobs::DiskState;
 pub(super) use jobs::Job;
+
+/// A disk that is so long at one file hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 /// The state that the device thread and the disk's thread share.
 #[derive(Debug)]
@@ -122,6 +126,17 @@ impl Store {
         self.lock().changed.insert(key);
     }
 
+    /// Has it be told that `key` is here when the disk has done something: before, whoever asked
+    /// for it would wait as long again.
+    pub(super) fn tell_when_read(&self, key: SnapshotKey) {
+        self.lock().disk.refused.insert(key);
+    }
+
+    /// When the disk is to be taken for one that hangs, if it is still at what it is at.
+    pub(super) fn hangs_at(&self) -> Option<Instant> {
+        self.lock().disk.since.map(|since| since + HANGS_AFTER)
+    }
+
     pub(super) fn news(&self) -> Vec<SnapshotNews> {
         let mut state = self.lock();
         let changed = std::mem::take(&mut state.changed).into_iter().collect::<Vec<_>>();
@@ -212,6 +227,7 @@ impl Store {
             if state.disk.reads.len() < asked {
                 self.doorbell.ring(); // somebody who waits for a file was told that there is none
             }
+            state.disk.since = job.is_some().then(Instant::now);
             if let Some(job) = job {
                 return Some(job);
             }
@@ -549,6 +565,19 @@ mod tests {
         store.was_read(&asked, Some(snapshot(0)));
         assert_eq!(store.news()[0].kept, [key(1)]);
         assert!(matches!(store.restore(&key(1)), Found::Coming(_)));
+    }
+
+    #[test]
+    fn what_came_too_late_is_told_when_the_disk_goes_on() {
+        let store = restarted(2);
+        let waiting = store.restore(&key(0));
+        assert!(matches!(waiting, Found::Coming(_)));
+        store.tell_when_read(key(1));
+        assert!(store.news().is_empty() && store.hangs_at().is_none());
+        let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+        assert!(store.hangs_at().is_some_and(|at| at > Instant::now()), "it is at it");
+        store.was_read(&asked, Some(snapshot(0)));
+        assert_eq!(store.news()[0].kept, [key(1)]);
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Plan {
         }
         let snapshot = request.snapshot(key.chunk_idx as usize).filter(|_| is_own);
         snapshot.iter().for_each(|snapshot| self.snapshots.dropped(worker, *snapshot));
+        let is_late = kind == FailureKind::Deadline && snapshot.is_some();
+        if is_late && request.job.resumes {
+            // It is there, and only there: whoever asks again may find that it is read.
+            return self.fail(key.request, Failure::Unavailable(why));
+        }
         let is_shard_gone = snapshot.is_some() && request.is_sharded();
         match (kind, unreached) {
             (FailureKind::Peer | FailureKind::Deadline, None) if is_shard_gone => {

@@ -36,6 +36,10 @@ fn described(decoder: &Decoder) -> String {
     }
     if let Some(latent) = latent {
         all += &format!(" latent: {latent:?}");
+        // Of these a folder may say otherwise.
+        if decoder.order.neighbours != family.neighbours() {
+            all += &format!(" neighbours: {}", decoder.order.neighbours);
+        }
     }
     if *expert_biases {
         all += " expert_biases";

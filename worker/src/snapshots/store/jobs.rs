@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use aqueduct_core::{SnapshotKey, limits};
 
@@ -22,12 +23,14 @@ pub(in super::super) enum Job {
 #[derive(Debug, Default)]
 pub(super) struct DiskState {
     pub(super) reads: VecDeque<(SnapshotKey, Teller)>,
-    /// What was asked for while as many waited as may. That it is here is told when some of them
-    /// have gone: before, it would be asked for and refused again and again.
+    /// What was asked for while as many waited as may, or came too late. That it is here is told
+    /// when the disk has gone on: before, it would be asked for in vain again and again.
     pub(super) refused: BTreeSet<SnapshotKey>,
     /// In the order in which they were kept; some may be gone.
     pub(super) unwritten: VecDeque<SnapshotKey>,
     pub(super) writing: Option<SnapshotKey>,
+    /// Since when it is at what it is at.
+    pub(super) since: Option<Instant>,
     pub(super) deletes: Vec<SnapshotKey>,
     pub(super) stopped: bool,
 }

@@ -47,8 +47,17 @@ impl Sources<'_> {
                 tensor.order = Some(order);
             }
         }
-        self.stack_heads(&format!("{}.{layer}.{}.weight", self.names.layer, names.k), true)?;
-        self.stack_heads(&format!("{}.{layer}.{}.weight", self.names.layer, names.v), false)
+        let [k, v, kv] = [names.k, names.v, names.kv]
+            .map(|name| format!("{}.{layer}.{name}.weight", self.names.layer));
+        if self.checkpoint.tensors.contains_key(&kv) {
+            // The same once more, as some converters write it.
+            for name in [k, v] {
+                self.checkpoint.tensors.remove(&name);
+            }
+            return Ok(());
+        }
+        self.stack_heads(&k, true)?;
+        self.stack_heads(&v, false)
     }
 
     /// Makes one matrix of those of all heads in tensor `name`, if it is there.

@@ -49,8 +49,9 @@ impl Config<'_, '_> {
         let is_deepseek = keys.architecture == Architecture::DeepSeek2;
         let Some(experts) = experts.filter(|_| is_deepseek) else { return Ok(None) };
         let number = |key: &str| keys.get(key, Field::u32).map_err(|err| self.malformed(err));
-        let count = number("expert_group_count")?.unwrap_or(1) as usize;
-        let chosen = number("expert_group_used_count")?.unwrap_or(1) as usize;
+        let said = number("expert_group_count")?.zip(number("expert_group_used_count")?);
+        let (count, chosen) = said.unwrap_or_else(|| unsaid_groups(experts));
+        let (count, chosen) = (count as usize, chosen as usize);
         // As V2 is trained; llama.cpp adds up two there too.
         let summed = if experts.scoring == Scoring::Softmax { 1 } else { 2 };
         let groups = experts.grouped(Groups { count, chosen, summed });
@@ -81,6 +82,16 @@ impl Config<'_, '_> {
         let Some(said) = said.filter(|&said| said != 0.0) else { return Ok(None) };
         let said = Refusal::unless_within(YARN_LOG_MULTIPLIER, said, 1e-6, 1e3);
         said.map(|said| Some(10.0 * said)).map_err(|refusal| LoadError::refused(self.path, refusal))
+    }
+}
+
+/// Files of before the autumn of 2025 do not say it: of V2 and V3 (and R1) it is known, and no
+/// other model of this architecture has as many experts.
+fn unsaid_groups(experts: &ManyExperts) -> (u32, u32) {
+    match (experts.scoring, experts.count) {
+        (Scoring::Softmax, 160) => (8, 3),
+        (Scoring::Sigmoid, 256) => (8, 4),
+        _ => (1, 1),
     }
 }
 

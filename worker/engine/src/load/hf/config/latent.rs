@@ -16,7 +16,9 @@ pub(super) struct LatentFields {
     qk_nope_head_dim: Option<u32>,
     qk_rope_head_dim: Option<u32>,
     v_head_dim: Option<u32>,
-    rope_interleave: Option<bool>,
+    /// Null: they do not.
+    #[serde(default, deserialize_with = "present")]
+    rope_interleave: Option<Option<bool>>,
     scale_emb: Option<f32>,
     /// Absent: as published; null: nothing is scaled.
     #[serde(default, deserialize_with = "present")]
@@ -90,7 +92,7 @@ impl Config {
     pub(super) fn neighbours(&self, family: Family) -> bool {
         let may_say = matches!(family, Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu);
         let said = self.latent.rope_interleave.filter(|_| may_say);
-        said.unwrap_or(family.neighbours())
+        said.map_or(family.neighbours(), Option::unwrap_or_default)
     }
 
     /// MiniCPM 3's.
@@ -159,6 +161,8 @@ mod tests {
         let halves = || config(json!({ "rope_interleave": false }));
         assert!(!halves().neighbours(Family::DeepSeekV3));
         assert!(halves().neighbours(Family::DeepSeekV2));
+        assert!(config(json!({})).neighbours(Family::DeepSeekV3));
+        assert!(!config(json!({ "rope_interleave": null })).neighbours(Family::DeepSeekV3));
         assert!(!config(json!({})).neighbours(Family::MiniCpm3));
     }
 
