@@ -196,9 +196,16 @@ impl Coordinator {
     /// `Unavailable` when no worker is up.
     pub async fn submit(&self, submission: Submission) -> Result<RequestHandle, RequestError> {
         if !self.is_open() {
-            return Err(RequestError::Stopping);
+            // Where nobody takes over in its place it is not worth waiting for.
+            let goes_on = self.passage().is_some_and(Passage::carries);
+            let why = || RequestError::Unavailable("the coordinator is shutting down".into());
+            return Err(if goes_on { RequestError::Stopping } else { why() });
         }
-        let office = self.office()?;
+        // Who comes this far came when it led.
+        let office = self.office().map_err(|error| match error {
+            RequestError::Unavailable(_) => RequestError::Stopping,
+            error => error,
+        })?;
         self.workers_come(&office).await;
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));

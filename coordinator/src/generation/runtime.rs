@@ -96,6 +96,13 @@ pub trait Updates: Send {
     fn stop_choice(&mut self, choice: u32);
 }
 
+impl Load {
+    /// Whether it is going to stop, and nobody else is known to serve.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.closing && self.leader == Leader::Nobody
+    }
+}
+
 /// How the runtime stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {

@@ -44,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Tells who waits that somebody is there.
 const HERE: &[u8] = b":\n\n";
+/// A call that so many were lost with is not made again: it may be what they are lost by.
+const LOSSES_MAX: usize = 4;
 /// What is read of an answer that refuses to go on.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
@@ -116,8 +118,8 @@ impl Call {
     /// The answer to the call, `made` first so and then again, while somebody has it or may have
     /// it soon: by `until`.
     async fn answered(&self, mut made: Made, mut until: Instant) -> Result<Response, Unanswered> {
-        let (mut said, mut pause) = (None, PAUSE);
-        loop {
+        let (mut said, mut pause, mut losses) = (None, PAUSE, 0);
+        while losses < LOSSES_MAX {
             let since = Instant::now();
             match self.make(&made).await {
                 Tried::Answered(answer) => return Ok(answer),
@@ -127,28 +129,34 @@ impl Call {
                 }
                 Tried::Lost if made == Made::First => {
                     (made, until) = (Made::Again, Instant::now() + PATIENCE);
+                    losses += 1;
                 }
                 // Only that nobody has it takes patience.
-                Tried::Lost => until += since.elapsed(),
+                Tried::Lost => {
+                    until += since.elapsed();
+                    losses += 1;
+                }
                 Tried::NotYet(None) => {}
                 Tried::NotYet(Some(answer)) => said = whole(answer).await.or(said),
                 Tried::Spent => break,
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || self.state.0.generator.runtime.load().is_alone() {
                 break;
             }
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(PAUSE_MAX);
         }
-        let unheard = if made == Made::First { self.request(&made) } else { None };
-        Err(match unheard {
-            Some(request) => Unanswered::Unheard(request),
-            None => Unanswered::Lost(said.unwrap_or_else(|| {
-                let error = RequestError::Stopping;
-                self.state.0.generator.metrics.rejected(error.reason());
-                ApiError::from(error).into_response()
-            })),
-        })
+        if made == Made::First {
+            let unheard = self.request(&made);
+            // What is not known any more has been passed over.
+            let empty = || Request::from_parts(self.head.clone(), Body::empty());
+            return Err(Unanswered::Unheard(unheard.unwrap_or_else(empty)));
+        }
+        Err(Unanswered::Lost(said.unwrap_or_else(|| {
+            let error = RequestError::Stopping;
+            self.state.0.generator.metrics.rejected(error.reason());
+            ApiError::from(error).into_response()
+        })))
     }
 
     async fn make(&self, made: &Made) -> Tried {
@@ -185,10 +193,7 @@ impl Call {
 
     /// As its caller made it; `None` where not all of that is known any more.
     fn request(&self, made: &Made) -> Option<Request> {
-        let body = match made {
-            Made::First => self.sent.body(),
-            Made::Again | Made::From(_) => self.sent.body_again()?,
-        };
+        let body = self.sent.body()?;
         let mut request = Request::from_parts(self.head.clone(), body);
         if let Some(name) = &self.name {
             let escort = Escort { name: name.clone(), made: made.clone() };

@@ -31,6 +31,9 @@ struct Source {
 struct Kept {
     bytes: Vec<u8>,
     held: Held,
+    /// Whether any of it has come.
+    has_come: bool,
+    /// Whether some of what has come is not known any more.
     is_spent: bool,
 }
 
@@ -45,12 +48,20 @@ impl Sent {
     /// What is sent but once.
     pub(super) fn once(body: Body) -> Self {
         let sent = Self::new(body, Room::new(0));
-        sent.kept().is_spent = true;
+        sent.kept().is_spent = true; // as soon as any of it has come
         sent
     }
 
-    /// All of it, as it comes.
-    pub(super) fn body(&self) -> Body {
+    /// All of it, as it comes; `None` if something of it is not known any more.
+    pub(super) fn body(&self) -> Option<Body> {
+        let is_whole = {
+            let kept = self.kept();
+            !(kept.has_come && kept.is_spent)
+        };
+        is_whole.then(|| self.parts())
+    }
+
+    fn parts(&self) -> Body {
         let parts = stream::unfold((self.clone(), 0), |(sent, at)| async move {
             let part = sent.part(at).await?;
             let bytes = part.as_ref().map_or(0, Bytes::len);
@@ -58,11 +69,6 @@ impl Sent {
         });
         let (parts, hint) = (StreamBody::new(parts.boxed()), self.0.hint);
         Body::new(Hinted { parts, hint })
-    }
-
-    /// The same once more, if all of it is known that has come.
-    pub(super) fn body_again(&self) -> Option<Body> {
-        (!self.kept().is_spent).then(|| self.body())
     }
 
     async fn part(&self, at: usize) -> Option<Result<Bytes, axum::Error>> {
@@ -79,7 +85,9 @@ impl Sent {
             end => {
                 *rest = None;
                 // One that has broken off is not whole the next time either.
-                self.kept().is_spent |= end.is_some();
+                let mut kept = self.kept();
+                kept.has_come = true;
+                kept.is_spent |= end.is_some();
                 return end;
             }
         };
@@ -100,9 +108,10 @@ impl Kept {
     }
 
     fn keep(&mut self, part: &Bytes, room: &Room) {
+        self.has_come = true;
         let bytes = self.bytes.len() + part.len();
         if self.is_spent || !room.grow(&mut self.held, bytes) {
-            *self = Self { is_spent: true, ..Self::default() };
+            *self = Self { has_come: true, is_spent: true, ..Self::default() };
             return;
         }
         self.bytes.extend_from_slice(part);
@@ -141,11 +150,11 @@ mod tests {
         let part = |text: &'static str| Ok::<_, axum::Error>(Bytes::from_static(text.as_bytes()));
         let parts = stream::iter([part("a"), part(""), part("bc"), part("def")]);
         let sent = Sent::new(Body::from_stream(parts), Room::new(0));
-        let mut first = sent.body().into_data_stream();
+        let mut first = sent.body().unwrap().into_data_stream();
         assert_eq!(first.next().await.unwrap().unwrap(), "a");
         drop(first); // with whoever had it
         for _ in 0..2 {
-            let body = axum::body::to_bytes(sent.body_again().unwrap(), usize::MAX).await;
+            let body = axum::body::to_bytes(sent.body().unwrap(), usize::MAX).await;
             assert_eq!(body.unwrap(), "abcdef");
         }
     }
@@ -155,9 +164,19 @@ mod tests {
         let part = || Ok::<_, axum::Error>(Bytes::from(vec![b' '; BLOCK_BYTES]));
         let parts = stream::iter([part(), part()]);
         let sent = Sent::new(Body::from_stream(parts), Room::new(0));
-        let body = axum::body::to_bytes(sent.body(), usize::MAX).await.unwrap();
+        let body = sent.body().unwrap();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         assert_eq!(body.len(), 2 * BLOCK_BYTES);
-        assert!(sent.body_again().is_none());
+        assert!(sent.body().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_once_may_be_looked_for_more_often() {
+        let sent = Sent::once(Body::from("a"));
+        drop(sent.body().unwrap()); // whoever it was for was not reached
+        let body = sent.body().unwrap();
+        assert_eq!(axum::body::to_bytes(body, usize::MAX).await.unwrap(), "a");
+        assert!(sent.body().is_none());
     }
 
     #[tokio::test]
@@ -165,7 +184,7 @@ mod tests {
         let broken = || Err(axum::Error::new(std::io::Error::other("it broke off")));
         let parts = stream::iter([Ok(Bytes::from_static(b"a")), broken()]);
         let sent = Sent::new(Body::from_stream(parts), Room::new(0));
-        assert!(axum::body::to_bytes(sent.body(), usize::MAX).await.is_err());
-        assert!(sent.body_again().is_none());
+        assert!(axum::body::to_bytes(sent.body().unwrap(), usize::MAX).await.is_err());
+        assert!(sent.body().is_none());
     }
 }

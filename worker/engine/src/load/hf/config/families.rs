@@ -28,7 +28,9 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
 /// what transformers makes of models of its type.
 pub(super) fn architecture_of(config: &Value) -> &str {
     let said = config["architectures"][0].as_str();
-    let whole = said.filter(|name| !name.ends_with("Model"));
+    // Others end so that have a head of another kind.
+    let is_base = |name: &&str| name.ends_with("Model") && !name.contains("For");
+    let whole = said.filter(|name| !is_base(name));
     let model_type = config["model_type"].as_str();
     let by_type = || of_type(model_type?);
     whole.or_else(by_type).or(said).or(model_type).unwrap_or("none")
@@ -75,6 +77,11 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "olmo" => "OlmoForCausalLM",
         "stablelm" => "StableLmForCausalLM",
         "starcoder2" => "Starcoder2ForCausalLM",
+        "deepseek_v2" => "DeepseekV2ForCausalLM",
+        "deepseek_v3" | "kimi_k2" => "DeepseekV3ForCausalLM",
+        "glm4_moe_lite" => "Glm4MoeLiteForCausalLM",
+        "youtu" => "YoutuForCausalLM",
+        "minicpm3" => "MiniCPM3ForCausalLM",
         "gpt_neox" => "GPTNeoXForCausalLM",
         "phi" => "PhiForCausalLM",
         "nemotron" => "NemotronForCausalLM",
@@ -249,8 +256,10 @@ mod tests {
         check(json!(["LlamaModel"]), json!("llama"), "LlamaForCausalLM");
         check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
         check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
-        let other = "LlamaForSequenceClassification";
-        check(json!([other]), json!("llama"), other);
+        check(Value::Null, json!("deepseek_v3"), "DeepseekV3ForCausalLM");
+        for other in ["LlamaForSequenceClassification", "Qwen2ForRewardModel"] {
+            check(json!([other]), json!("qwen2"), other);
+        }
         check(Value::Null, json!("falcon"), "falcon");
         check(Value::Null, Value::Null, "none");
         assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
