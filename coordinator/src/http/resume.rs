@@ -11,7 +11,7 @@ use aqueduct_core::{Refusal, RequestId};
 
 use super::choices::View;
 use super::stream::{self, Places, Running};
-use super::{ApiError, ApiState, calls};
+use super::{ApiError, ApiState, Shared, calls};
 use crate::generation::{About, Source};
 use crate::keys::Holder;
 use crate::peers::Escort;
@@ -83,15 +83,24 @@ pub(super) async fn go_on_escorted(
     let shared = &state.0;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
     let name = escort.start_key(0).name;
-    let mut source = shared.generator.go_on_escorted(holder, request, name).await?;
-    calls::accepted(&mut source).await?;
-    let about = source.about().clone();
+    let source = shared.generator.go_on_escorted(holder, request, name).await?;
+    let about = source.about();
     let place = place.unwrap_or_else(|| Place::start(about.choices));
     place.check(LAST_EVENT_ID, about.choices)?;
-    let envelope = shared.envelope(request, &about);
-    let view = View { places: Places::ToEscort, ..shared.view(request, &about) };
-    let running = Running { source, view, place };
-    Ok(stream::response(vec![running], envelope, about.telling.usage))
+    let view = View { places: Places::ToEscort, ..shared.view(request, about) };
+    rest(shared, source, (view, place)).await
+}
+
+/// What follows `place` in the answer that `source` tells from its beginning.
+async fn rest(
+    shared: &Shared,
+    mut source: Source,
+    (view, place): (View, Place),
+) -> Result<Response, ApiError> {
+    calls::accepted(&mut source).await?;
+    let envelope = shared.envelope(view.request, source.about());
+    let usage = source.about().telling.usage;
+    Ok(stream::response(vec![Running { source, view, place }], envelope, usage))
 }
 
 async fn answer(
@@ -109,15 +118,15 @@ async fn answer(
         place.check_told(LAST_EVENT_ID, ended)
     };
     let reader = shared.generator.resume(holder, request, may_read).await?;
-    let about = reader.about().clone();
-    let envelope = shared.envelope(request, &about);
+    let about = reader.about();
     let place = match last {
-        Some(None) => return Ok(stream::nothing_more(envelope, Places::ToCaller)),
+        Some(None) => {
+            let envelope = shared.envelope(request, about);
+            return Ok(stream::nothing_more(envelope, Places::ToCaller));
+        }
         Some(Some(place)) => place,
         None => Place::start(about.choices),
     };
-    let mut source = Source::from(reader);
-    calls::accepted(&mut source).await?;
-    let running = Running { source, view: shared.view(request, &about), place };
-    Ok(stream::response(vec![running], envelope, about.telling.usage))
+    let view = shared.view(request, about);
+    rest(shared, reader.into(), (view, place)).await
 }
