@@ -50,8 +50,19 @@ impl Node {
         ((chunk - self.first) >> self.level) as usize
     }
 
+    /// How many chunks it stands for.
+    pub fn leaf_count(self, chunks: u32) -> u32 {
+        chunks.saturating_sub(self.first).div_ceil(1 << self.level)
+    }
+
+    /// The order in which [`fold`] comes to nodes of which none is part of another: every half
+    /// differs from the other in a bit of its first chunk, the whole's in the lowest.
+    pub fn turn(self) -> u32 {
+        self.first.reverse_bits()
+    }
+
     /// The two nodes that it is the merge of, where it is no leaf.
-    fn halves(self) -> [Self; 2] {
+    pub fn halves(self) -> [Self; 2] {
         let level = self.level + 1;
         [Self { level, ..self }, Self { level, first: self.first + (1 << self.level) }]
     }
@@ -236,6 +247,27 @@ mod tests {
             let got = fold(Node::ROOT, chunks, &AttentionState::merge, &mut part);
             prop_assert_eq!(got.unwrap(), whole(chunks));
             prop_assert!(parts.is_empty());
+        }
+
+        #[test]
+        fn nodes_have_their_turn_as_the_fold_comes_to_them(
+            places in prop::collection::vec(0u32..3, 1..70),
+        ) {
+            let chunks = places.len() as u32;
+            let mut all = Vec::new();
+            for worker in 0..3 {
+                all.extend(cover(chunks, |chunk| places[chunk as usize] == worker));
+            }
+            let mut came = Vec::new();
+            let mut come = |node| {
+                came.extend(all.contains(&node).then_some(node));
+                Ok::<_, Missing>(all.contains(&node).then_some(()))
+            };
+            fold(Node::ROOT, chunks, &|(), ()| (), &mut come).unwrap();
+            let leaves: u32 = all.iter().map(|node| node.leaf_count(chunks)).sum();
+            all.sort_by_key(|node| node.turn());
+            prop_assert_eq!(came, all);
+            prop_assert_eq!(leaves, chunks);
         }
 
         #[test]

@@ -118,6 +118,9 @@ pub struct WorkerOptions {
     pub pool_bytes: u64,
     /// What it keeps beyond the requests that made it.
     pub snapshots: SnapshotOptions,
+    /// About how many bytes of partial states, or of the keys for them, a chunk of a request that
+    /// keeps all keys has on their way and here before it merges them. Changes no bit.
+    pub ahead_bytes: u64,
     /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
     /// before the chunk come to it for that layer. 0 audits none.
     pub audit_every: u32,
@@ -153,6 +156,7 @@ impl WorkerOptions {
             pool_tokens: u64::MAX,
             pool_bytes: limits::POOL_BYTES_DEFAULT,
             snapshots: SnapshotOptions::default(),
+            ahead_bytes: limits::EXCHANGE_AHEAD_BYTES,
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
@@ -178,6 +182,7 @@ impl WorkerOptions {
             aqueduct_tls::scheme_of("peer", &self.peer.0, self.tls.is_some())?;
         }
         Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
+        Refusal::unless_within("ahead_bytes", self.ahead_bytes, 1, limits::EXCHANGE_BYTES_MAX)?;
         Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
         let most = limits::DECODE_BATCH_MAX;
         Refusal::unless_within("decode_batch_max", self.decode_batch_max, 1, most)?;
@@ -203,6 +208,7 @@ mod tests {
             check(WorkerOptions { peer: Peer(peer.into()), ..good.clone() }, "peer");
         }
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
+        check(WorkerOptions { ahead_bytes: 0, ..good.clone() }, "ahead_bytes");
         check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
         check(WorkerOptions { pool_bytes: 0, ..good.clone() }, "pool_bytes");
         check(WorkerOptions { decode_batch_max: 0, ..good.clone() }, "decode_batch_max");

@@ -107,6 +107,8 @@ pub const EXCHANGE_CALLS_MAX: usize = 4096;
 pub const EXCHANGE_BYTES_MAX: u64 = 8 << 30;
 /// Frames that an end of an exchange makes before the connection takes them.
 pub const EXCHANGE_WINDOW_FRAMES: usize = 4;
+/// Bytes of states, or of the keys for them, that a chunk has come before it merges them.
+pub const EXCHANGE_AHEAD_BYTES: u64 = 512 << 20;
 /// How long an asker waits for a holder before it asks again.
 pub const EXCHANGE_RETRY_MS: u64 = 2_000;
 

@@ -95,6 +95,7 @@ impl Executor {
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),
                 shared.holder.clone(),
+                options.ahead_bytes,
             ),
             links: Links::new(options, fingerprint, shared.doorbell.clone()),
             model,

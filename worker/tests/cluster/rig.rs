@@ -9,6 +9,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId, WireDtype,
+    limits,
 };
 use aqueduct_engine::Model;
 use aqueduct_worker::{
@@ -21,6 +22,10 @@ use crate::in_process::{Meeting, Trouble};
 
 /// Longest that anything in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How far ahead of their merges workers ask others, in turn: for all at once, for each state by
+/// itself, for a few at a time.
+const AHEAD: [u64; 3] = [limits::EXCHANGE_AHEAD_BYTES, 1, 40 << 10];
 
 /// What carries memory between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,33 +158,37 @@ impl Job {
 
 impl Member {
     pub(crate) async fn start(model: Arc<Model>, hub: &LoopbackHub, carrier: Carrier) -> Self {
-        Self::start_with(model, hub, carrier, None).await
+        Self::start_with(model, hub, carrier, (None, AHEAD[0])).await
     }
 
     /// A worker that others reach by gRPC, and whose device they reach by `direct`.
     pub(crate) async fn with_device(model: Arc<Model>, direct: Direct) -> Self {
         let hub = LoopbackHub::default();
-        Self::start_with(model, &hub, Carrier::Direct, Some(direct)).await
+        Self::start_with(model, &hub, Carrier::Direct, (Some(direct), AHEAD[0])).await
     }
 
     async fn start_with(
         model: Arc<Model>,
         hub: &LoopbackHub,
         carrier: Carrier,
-        direct: Option<Direct>,
+        (direct, ahead_bytes): (Option<Direct>, u64),
     ) -> Self {
+        let with = |options| WorkerOptions {
+            ahead_bytes,
+            audit_every: 3,
+            snapshots: in_memory(),
+            ..options
+        };
         let worker = match carrier {
             Carrier::Loopback => {
-                let options = in_process(&model, hub);
-                let options = WorkerOptions { audit_every: 3, snapshots: in_memory(), ..options };
+                let options = with(in_process(&model, hub));
                 Worker::start(model, options).unwrap()
             }
             Carrier::Grpc | Carrier::Direct => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let name = format!("http://{}", listener.local_addr().unwrap());
-                let options = WorkerOptions::new(name, hub.clone());
-                let options =
-                    WorkerOptions { direct, audit_every: 3, snapshots: in_memory(), ..options };
+                let options = with(WorkerOptions::new(name, hub.clone()));
+                let options = WorkerOptions { direct, ..options };
                 let worker = Worker::start(model, options).unwrap();
                 tokio::spawn(serve(worker.clone(), listener, std::future::pending()));
                 worker
@@ -286,8 +295,9 @@ pub(crate) async fn cluster(model: &Arc<Model>, count: usize, carrier: Carrier) 
     let hub = LoopbackHub::default();
     let direct = (carrier == Carrier::Direct).then(|| direct(&Arc::default(), Trouble::None));
     let mut members = Vec::new();
-    for _ in 0..count {
-        members.push(Member::start_with(model.clone(), &hub, carrier, direct.clone()).await);
+    for idx in 0..count {
+        let others = (direct.clone(), AHEAD[idx % AHEAD.len()]);
+        members.push(Member::start_with(model.clone(), &hub, carrier, others).await);
     }
     members
 }

@@ -102,6 +102,43 @@ impl Place {
         self.shards.iter().filter(torn).copied().collect()
     }
 
+    /// The same shards in slices, in the order in which the fold comes to them. A slice has at
+    /// most `most` bytes, if `bytes` of so many leaves as a node has can be brought below that by
+    /// cutting it. Only where all keys are kept: each leaf is a shard.
+    pub fn slices(&self, most: u64, bytes: &impl Fn(u32) -> u64) -> Vec<Self> {
+        debug_assert!(!self.is_scored(), "shards of a leaf are never apart");
+        let chunks = self.leaves();
+        let of = |node: Node| bytes(node.leaf_count(chunks));
+        let mut nodes = self.nodes();
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.turn()));
+        let (mut slices, mut slice, mut taken) = (Vec::new(), Vec::new(), 0);
+        while let Some(node) = nodes.pop() {
+            let [left, right] = node.halves();
+            if of(node) > most && !node.is_leaf(chunks) && of(left) < of(node) {
+                nodes.extend([right, left]);
+                continue;
+            }
+            if taken + of(node) > most && !slice.is_empty() {
+                slices.push(self.only(std::mem::take(&mut slice)));
+                taken = 0;
+            }
+            taken += of(node);
+            slice.extend(node.leaves(chunks));
+        }
+        if !slice.is_empty() {
+            slices.push(self.only(slice));
+        }
+        slices
+    }
+
+    /// Of the shards those of `chunks`.
+    fn only(&self, mut chunks: Vec<u32>) -> Self {
+        chunks.sort_unstable();
+        let shard = |chunk: &u32| self.shards.binary_search_by_key(chunk, |shard| shard.0);
+        let shards = chunks.iter().filter_map(|chunk| Some(self.shards[shard(chunk).ok()?]));
+        Self { shards: shards.collect(), ..self.clone() }
+    }
+
     /// Of each leaf, whether all its chunks before the block are among the shards.
     fn whole(&self) -> impl Fn(u32) -> bool {
         let mut here = [0; LEAVES as usize];
@@ -129,4 +166,76 @@ pub(super) fn leaves_of(chunks: u32, is_scored: bool) -> u32 {
 /// How many of `chunks` chunks belong to a leaf of a memory set.
 pub(super) fn chunks_of_leaf(leaf: u32, chunks: u32) -> u32 {
     chunks.saturating_sub(leaf).div_ceil(LEAVES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place(chunks: u32, shards: impl Iterator<Item = u32>) -> Place {
+        Place {
+            request: RequestId(1),
+            branch: Branch::PROMPT,
+            layer: 0,
+            epoch: Epoch(0),
+            start: chunks * 8,
+            tokens: 8,
+            chunks,
+            shards: shards.map(|chunk| (chunk, Epoch(chunk % 3))).collect(),
+            policy: MemoryPolicy::dense(),
+        }
+    }
+
+    #[test]
+    fn slices_of_one_holder() {
+        type Bytes = fn(u32) -> u64;
+        let check = |(chunks, holders), most, bytes: Bytes, want: &[&[u32]]| {
+            let place = place(chunks, (0..chunks).step_by(holders));
+            let slices = place.slices(most, &bytes);
+            let seen: Vec<Vec<u32>> = slices
+                .iter()
+                .map(|slice| slice.shards.iter().map(|shard| shard.0).collect())
+                .collect();
+            assert_eq!(seen, want, "{chunks} chunks, every {holders}th, {most} bytes");
+        };
+        let (state, keys): (Bytes, Bytes) = (|_| 10, |leaves| leaves.into());
+        check((8, 1), 10, state, &[&[0, 1, 2, 3, 4, 5, 6, 7]]); // one node, one state
+        check((8, 1), 3, keys, &[&[0, 4], &[2, 6], &[1, 5], &[3, 7]]);
+        check((8, 1), 4, keys, &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
+        check((8, 1), 0, keys, &[&[0], &[4], &[2], &[6], &[1], &[5], &[3], &[7]]);
+        check((8, 2), 100, keys, &[&[0, 2, 4, 6]]);
+        check((10, 3), 20, state, &[&[0, 6], &[3, 9]]);
+        check((10, 3), 9, state, &[&[0], &[6], &[9], &[3]]);
+        check((0, 1), 9, state, &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn slices_are_all_shards_once_and_in_the_order_of_the_fold(
+            places in prop::collection::vec(0u32..3, 1..90), most in 0u64..40,
+        ) {
+            let chunks = places.len() as u32;
+            let place = place(chunks, (0..chunks).filter(|&chunk| places[chunk as usize] == 1));
+            let bytes = |leaves: u32| 2 + 3 * u64::from(leaves);
+            let slices = place.slices(most, &bytes);
+            let mut all = BTreeSet::new();
+            let mut turns = Vec::new();
+            for slice in &slices {
+                prop_assert!(slice.shards.is_sorted());
+                prop_assert!(slice.shards.iter().all(|shard| all.insert(*shard)));
+                let nodes = slice.nodes();
+                let cost: u64 = nodes.iter().map(|node| bytes(node.leaf_count(chunks))).sum();
+                prop_assert!(cost <= most.max(bytes(1)), "{cost} of {most}");
+                let (mut first, last) = (nodes.clone(), nodes.iter().map(|node| node.turn()).max());
+                first.sort_by_key(|node| node.turn());
+                turns.push((first[0].turn(), last));
+            }
+            prop_assert_eq!(all, place.shards.iter().copied().collect());
+            prop_assert!(turns.windows(2).all(|pair| pair[0].1 < Some(pair[1].0)));
+        }
+    }
 }

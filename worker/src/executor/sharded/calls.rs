@@ -19,12 +19,19 @@ pub(in crate::executor) struct Exchange {
     /// Calls that somebody waits for.
     open: BTreeMap<u64, Arc<()>>,
     answers: BTreeMap<u64, Answered>,
+    /// Bytes of states, or of keys for them, that a chunk has come before it merges them.
+    pub(super) ahead_bytes: u64,
 }
 
 impl Exchange {
-    pub(in crate::executor) fn new(peer: Peer, links: ExchangeLinks, holder: Arc<Holder>) -> Self {
+    pub(in crate::executor) fn new(
+        peer: Peer,
+        links: ExchangeLinks,
+        holder: Arc<Holder>,
+        ahead_bytes: u64,
+    ) -> Self {
         let (open, answers) = (BTreeMap::new(), BTreeMap::new());
-        Self { holder, peer, links, next_id: 0, open, answers }
+        Self { holder, peer, links, next_id: 0, open, answers, ahead_bytes }
     }
 
     /// Whether `peer` is this worker.

@@ -3,7 +3,9 @@
 mod audit;
 mod bring;
 mod failures;
+mod round_one;
 mod torn;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::ops::DerefMut;
@@ -12,19 +14,19 @@ use std::time::Instant;
 
 use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
-use aqueduct_engine::shards::{
-    Answer, Branch, Place, ShardKey, Shards, Spent, Standing, States, states_over,
-};
+use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Shards, Spent, Standing, States};
 use aqueduct_engine::{Found, PortError, ShardPort};
+use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
 pub(super) use self::bring::Brought;
 use self::failures::{failed, fitting, not_kept, unanswered, unexpected};
 use self::torn::Torn;
+use self::walk::Walk;
 use super::Holders;
 use super::calls::Exchange;
-use crate::exchange::{Ask, CallError, Fares, Reply};
+use crate::exchange::{Ask, Fares, Reply};
 
 /// How whoever asks passes the time.
 pub(in crate::executor) trait Wait {
@@ -64,8 +66,8 @@ struct Part {
     states: Option<States>,
     /// Its shards of leaves that no holder has whole.
     torn: Option<Torn>,
-    /// The call for another's shards themselves, where they are audited.
-    audit: Option<u64>,
+    /// The calls for another's shards themselves, where they are audited.
+    audit: Vec<u64>,
 }
 
 /// A settlement under way: its layer, holder and call.
@@ -81,6 +83,8 @@ pub(in crate::executor) struct ShardsPort<'a, W: Wait> {
     wait: W,
     /// Of the layer under way.
     parts: Vec<Part>,
+    /// The same where every key is kept.
+    walk: Walk,
     q: Arc<Heads>,
     /// Replies of this worker's own shards in round two.
     own_standing: Vec<Reply>,
@@ -99,6 +103,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
             asker,
             wait,
             parts: Vec::new(),
+            walk: Walk::default(),
             q: Arc::default(),
             own_standing: Vec::new(),
             deadline: Instant::now() + holders.deadline,
@@ -150,24 +155,38 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         call.map_err(|error| failed(layer, peer, &error))
     }
 
+    /// The answer to `call`, if it has come.
+    fn answered(
+        &mut self,
+        layer: usize,
+        peer: &Peer,
+        call: u64,
+    ) -> Result<Option<Reply>, PortError> {
+        let Some(answered) = self.wait.exchange().answer(call) else { return Ok(None) };
+        self.report.traffic.sent_bytes += answered.bytes.0;
+        self.report.traffic.received_bytes += answered.bytes.1;
+        let fits = |reply| fitting(self.wait.exchange().holder.model(), reply);
+        let reply = answered.reply.and_then(fits);
+        reply.map(Some).map_err(|error| failed(layer, peer, &error))
+    }
+
     /// Waits for the answer to `call`.
     fn reply(&mut self, layer: usize, peer: &Peer, call: u64) -> Result<Reply, PortError> {
         loop {
-            let answered = self.wait.exchange().answer(call);
-            if let Some(answered) = answered {
-                self.report.traffic.sent_bytes += answered.bytes.0;
-                self.report.traffic.received_bytes += answered.bytes.1;
-                let reply = answered
-                    .reply
-                    .and_then(|reply| fitting(self.wait.exchange().holder.model(), reply));
-                return reply.map_err(|error| failed(layer, peer, &error));
+            if let Some(reply) = self.answered(layer, peer, call)? {
+                return Ok(reply);
             }
-            let waited = self.check(layer).and_then(|()| self.wait.rest(self.deadline));
-            if waited.is_err() {
-                self.wait.exchange().give_up([call]);
-            }
-            waited?;
+            self.pass_time(layer, call)?;
         }
+    }
+
+    /// Waits until something has happened, perhaps to `call`.
+    fn pass_time(&mut self, layer: usize, call: u64) -> Result<(), PortError> {
+        let waited = self.check(layer).and_then(|()| self.wait.rest(self.deadline));
+        if waited.is_err() {
+            self.wait.exchange().give_up([call]);
+        }
+        waited
     }
 
     /// What this worker's own shards say; they may wait for the block before.
@@ -197,10 +216,11 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
 
     /// The calls under way.
     fn calls(&self) -> Vec<u64> {
-        let of_part =
-            |part: &Part| [part.call, part.audit, part.torn.as_ref().and_then(|torn| torn.call)];
+        let of_part = |part: &Part| [part.call, part.torn.as_ref().and_then(|torn| torn.call)];
         let of_parts = self.parts.iter().flat_map(of_part).flatten();
-        of_parts.chain(self.settling.iter().map(|one| one.call)).collect()
+        let audits = self.parts.iter().flat_map(|part| part.audit.iter().copied());
+        let settling = self.settling.iter().map(|one| one.call);
+        of_parts.chain(audits).chain(settling).chain(self.walk.calls()).collect()
     }
 
     /// Whether it makes sense to wait on. What one holder waits for may be what another has lost,
@@ -217,67 +237,6 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         let deadline_ms = self.holders.deadline.as_millis() as u64;
         Err(PortError::Deadline { layer, deadline_ms })
     }
-
-    /// Round one with one holder.
-    fn part(
-        &mut self,
-        layer: usize,
-        (peer, shards): &(Peer, Vec<(u32, Epoch)>),
-    ) -> Result<Part, PortError> {
-        let (peer, place) = (peer.clone(), self.place(layer, shards).of_last(self.q.tokens));
-        let mut part = Part { peer, place, call: None, states: None, torn: None, audit: None };
-        let place = part.place.clone();
-        let is_here = self.wait.exchange().is_here(&part.peer);
-        part.torn = self.ask_for_torn(layer, &part, is_here)?;
-        if !is_here {
-            if !place.nodes().is_empty() {
-                let ask = if self.keys_come(&place) {
-                    self.report.traffic.fetched += 1;
-                    Ask::Keys { place }
-                } else {
-                    self.report.traffic.asked += 1;
-                    Ask::Attend { place, q: self.q.clone() }
-                };
-                part.call = Some(self.call(layer, &part.peer, ask)?);
-            }
-            self.ask_to_audit(layer, &mut part)?;
-        } else if self.asker.own < self.asker.chunks {
-            // What is kept from now on goes into one of these shards.
-            part.states = Some(self.own_states(layer, place)?);
-        }
-        Ok(part)
-    }
-
-    fn own_states(&mut self, layer: usize, place: Place) -> Result<States, PortError> {
-        match self.own(layer, &Ask::Attend { place, q: self.q.clone() })? {
-            Reply::States(states) => Ok(states),
-            other => Err(unexpected(layer, &other)),
-        }
-    }
-
-    /// The states of part `idx`.
-    fn states_of(&mut self, layer: usize, idx: usize) -> Result<States, PortError> {
-        let part = &mut self.parts[idx];
-        if let Some(states) = part.states.take() {
-            return Ok(states);
-        }
-        let (peer, place) = (part.peer.clone(), part.place.clone());
-        let Some(call) = part.call.take() else {
-            return match place.nodes().is_empty() {
-                true => Ok(States::new()),
-                false => self.own_states(layer, place),
-            };
-        };
-        match self.reply(layer, &peer, call)? {
-            Reply::States(states) => Ok(states),
-            Reply::Keys(shards) => {
-                let model = self.wait.exchange().holder.model().clone();
-                states_over(&model, &place, &self.q, &shards)
-                    .map_err(|error| failed(layer, &peer, &CallError::Refused(error.to_string())))
-            }
-            other => Err(unexpected(layer, &other)),
-        }
-    }
 }
 
 /// How often a block looks whether its own worker's shards are settled.
@@ -289,6 +248,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
         self.begin_round();
         self.q = q.clone();
         self.parts.clear();
+        self.walk = Walk::default();
         // Others first: they are at work while this worker is.
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for holder in &self.holders.shards {
@@ -303,6 +263,10 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     }
 
     fn states(&mut self, layer: usize) -> Result<Found, PortError> {
+        if self.holders.policy.keeps_all() {
+            let states = BTreeMap::from([(Node::ROOT, self.walked(layer)?)]);
+            return Ok(Found { states, torn: Shards::new(), shards: self.audited(layer)? });
+        }
         let (mut states, mut torn) = (BTreeMap::new(), Shards::new());
         // This worker's own last of all asked, first of all computed.
         for idx in (0..self.parts.len()).rev() {

@@ -25,8 +25,9 @@ impl<W: Wait> ShardsPort<'_, W> {
     /// Asks another worker for its shards, as they are now, where `layer` is audited.
     pub(super) fn ask_to_audit(&mut self, layer: usize, part: &mut Part) -> Result<(), PortError> {
         if self.sampling.has(layer) {
-            let ask = Ask::Keys { place: part.place.clone() };
-            part.audit = Some(self.call(layer, &part.peer, ask)?);
+            for place in self.batches(&part.place) {
+                part.audit.push(self.call(layer, &part.peer, Ask::Keys { place })?);
+            }
         }
         Ok(())
     }
@@ -39,13 +40,19 @@ impl<W: Wait> ShardsPort<'_, W> {
         let mut all = Shards::new();
         for idx in 0..self.parts.len() {
             let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
-            let reply = match self.parts[idx].audit.take() {
-                Some(call) => self.reply(layer, &peer, call)?,
-                None => self.own(layer, &Ask::Keys { place })?,
-            };
-            match reply {
-                Reply::Keys(shards) => all.extend(shards),
-                other => return Err(unexpected(layer, &other)),
+            let calls = std::mem::take(&mut self.parts[idx].audit);
+            let mut replies = Vec::with_capacity(calls.len());
+            for call in calls {
+                replies.push(self.reply(layer, &peer, call)?);
+            }
+            if self.wait.exchange().is_here(&peer) {
+                replies.push(self.own(layer, &Ask::Keys { place })?);
+            }
+            for reply in replies {
+                match reply {
+                    Reply::Keys(shards) => all.extend(shards),
+                    other => return Err(unexpected(layer, &other)),
+                }
             }
         }
         Ok(Some(all))

@@ -1,14 +1,19 @@
 //! Keys that come here to stay, before the first step of a completion.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use aqueduct_core::Epoch;
+use aqueduct_core::exchange::keys_bytes;
+use aqueduct_core::work::Peer;
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::{Branch, Place, ShardKey};
 
 use super::{ShardsPort, Wait, not_kept, unexpected};
 use crate::exchange::{Ask, Reply};
+use crate::link::codec;
+
+/// Batches that the bound on what is on its way is cut into.
+const BATCHES: u64 = 4;
 
 /// Which of the prompt's shards come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +42,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         layers: usize,
         which: Brought,
     ) -> Result<Vec<(u32, Epoch)>, PortError> {
-        let (holders, request) = (self.holders, self.holders.request);
+        let holders = self.holders;
         let branch = match which {
             Brought::All => Branch::PROMPT,
             Brought::Torn => self.asker.branch,
@@ -49,22 +54,49 @@ impl<W: Wait> ShardsPort<'_, W> {
                 continue;
             }
             for layer in 0..layers {
-                self.deadline = Instant::now() + holders.deadline;
-                let place = self.place(layer, &shards);
-                let call = self.call(layer, peer, Ask::Keys { place })?;
-                let mut brought = match self.reply(layer, peer, call)? {
-                    Reply::Keys(brought) => brought,
-                    other => return Err(unexpected(layer, &other)),
-                };
-                for &(chunk_idx, epoch) in &*shards {
-                    let Some(shard) = brought.remove(&chunk_idx) else { continue };
-                    let key = ShardKey { request, branch, layer: layer as u32, chunk_idx, epoch };
-                    let kept = self.wait.exchange().holder.store().put(key, shard);
-                    kept.map_err(|error| not_kept(layer, error))?;
+                for place in self.batches(&self.place(layer, &shards)) {
+                    self.begin_round();
+                    self.bring_here((layer, branch), peer, place)?;
                 }
             }
             all.extend_from_slice(&shards);
         }
         Ok(all)
+    }
+
+    /// Brings the shards of `place` here, as those of a branch.
+    fn bring_here(
+        &mut self,
+        (layer, branch): (usize, Branch),
+        peer: &Peer,
+        place: Place,
+    ) -> Result<(), PortError> {
+        let (request, shards) = (place.request, place.shards.clone());
+        let call = self.call(layer, peer, Ask::Keys { place })?;
+        let mut brought = match self.reply(layer, peer, call)? {
+            Reply::Keys(brought) => brought,
+            other => return Err(unexpected(layer, &other)),
+        };
+        for &(chunk_idx, epoch) in &*shards {
+            let Some(shard) = brought.remove(&chunk_idx) else { continue };
+            let key = ShardKey { request, branch, layer: layer as u32, chunk_idx, epoch };
+            let kept = self.wait.exchange().holder.store().put(key, shard);
+            kept.map_err(|error| not_kept(layer, error))?;
+        }
+        Ok(())
+    }
+
+    /// The shards of `place`, in as many batches as keys come in.
+    pub(super) fn batches(&mut self, place: &Place) -> Vec<Place> {
+        if place.is_scored() {
+            return vec![place.clone()]; // what is kept of all is bounded
+        }
+        let exchange = self.wait.exchange();
+        let model = exchange.holder.model();
+        let kv = codec::to_core(model.kv());
+        let shard_bytes = keys_bytes((model.shape(), kv), self.holders.chunk_tokens);
+        let count = exchange.ahead_bytes / BATCHES / shard_bytes.max(1);
+        let batch = |shards: &[_]| Place { shards: shards.into(), ..place.clone() };
+        place.shards.chunks(count.max(1) as usize).map(batch).collect()
     }
 }
