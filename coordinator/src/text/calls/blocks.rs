@@ -46,6 +46,8 @@ enum Form {
     Marks([&'static str; 3]),
     /// An object, with these names for what is called and for the arguments.
     Object([&'static str; 2]),
+    /// An object of one field, which is named as what is called and holds the arguments.
+    Field,
 }
 
 /// Who tells a model of the tools that there are.
@@ -115,7 +117,7 @@ const PHI: Blocks = Blocks {
     ..LISTS
 };
 
-const KNOWN: [Blocks; 7] = [
+const KNOWN: [Blocks; 8] = [
     // Kimi K2.
     Blocks {
         taught: ["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"],
@@ -141,6 +143,14 @@ const KNOWN: [Blocks; 7] = [
         between: ",\n    ",
         head: "{\"tool_call_id\": \"#\", \"tool_name\": \"$\", \"parameters\": ",
         form: Form::Object(["tool_name", "parameters"]),
+        ..LISTS
+    },
+    // Apertus.
+    Blocks {
+        taught: ["<|tools_prefix|>", "<|tools_suffix|>"],
+        block: ("<|tools_prefix|>", "<|tools_suffix|>"),
+        head: "{\"$\": ",
+        form: Form::Field,
         ..LISTS
     },
     PHI,
@@ -238,7 +248,7 @@ impl Blocks {
         let text = text.trim_start();
         match self.form {
             Form::Marks([open, ..]) => text.starts_with(open) || open.starts_with(text),
-            Form::Object(_) => text.is_empty() || text.starts_with(['[', '{']),
+            Form::Object(_) | Form::Field => text.is_empty() || text.starts_with(['[', '{']),
         }
     }
 
@@ -248,6 +258,10 @@ impl Blocks {
             Form::Marks(marks) => self.between_marks(block, marks)?,
             Form::Object(names) => {
                 let calls = objects(block)?.into_iter().map(|call| of_object(call, names));
+                calls.collect::<Option<Vec<_>>>()?
+            }
+            Form::Field => {
+                let calls = objects(block)?.into_iter().map(of_field);
                 calls.collect::<Option<Vec<_>>>()?
             }
         };
@@ -355,6 +369,16 @@ fn of_object(mut call: Value, names: [&str; 2]) -> Option<NamedCall> {
     Some((name, arguments))
 }
 
+/// The same of one whose only field is named as what is called.
+fn of_field(call: Value) -> Option<NamedCall> {
+    let Value::Object(fields) = call else { return None };
+    let mut fields = fields.into_iter();
+    match (fields.next(), fields.next()) {
+        (Some((name, Value::Object(arguments))), None) => Some((name, arguments)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -423,6 +447,10 @@ mod tests {
             "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \
              \"parameters\": {\"x\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \
              \"parameters\": {}}\n]<|END_ACTION|>",
+        );
+        check(
+            "{{ tools }}<|tools_prefix|><|tools_suffix|>",
+            "<|tools_prefix|>[{\"f\": {\"x\": 1}}, {\"g\": {}}]<|tools_suffix|>",
         );
         let phi = "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}, \
             {\"name\": \"g\", \"arguments\": {}}]<|/tool_call|>";
@@ -503,6 +531,16 @@ mod tests {
             check(bad, None);
         }
         check("{\"name\": \"f\", \"arguments\": [1]}", None);
+    }
+
+    #[test]
+    fn fields_may_be_named_as_what_is_called() {
+        let apertus = Blocks::of("{{ tools }}<|tools_prefix|><|tools_suffix|>").unwrap();
+        let check = |block: &str, want: Option<Value>| check(apertus, block, want);
+        check("[{\"f\": {\"x\": 1}}]", Some(json!([["f", { "x": 1 }]])));
+        for bad in ["[{}]", "[{\"f\": 1}]", "[{\"f\": {}, \"g\": {}}]", "[\"f\"]"] {
+            check(bad, None);
+        }
     }
 
     #[test]

@@ -173,9 +173,13 @@ impl CallNotation {
     }
 }
 
-/// Granite 3's words for it, as others have the mark before something else; or Phi's.
+/// Granite 3's words for it, as others have the mark before something else; or Phi's, or xLAM's.
 fn teaches_list(template: &str) -> bool {
-    let words = ["<|tool_call|> followed by a JSON list", "functools["];
+    let words = [
+        "<|tool_call|> followed by a JSON list",
+        "functools[",
+        "make calls in a single JSON array",
+    ];
     words.iter().any(|words| template.contains(words))
 }
 
@@ -225,6 +229,8 @@ mod tests {
         }
         let phi = "{% if tools %}formatted as functools[{\"name\": [function name]}]";
         assert_eq!(CallNotation::of(phi), Some(CallNotation::Listed));
+        let xlam = "{% if tools %}When using tools, make calls in a single JSON array: ipython";
+        assert_eq!(CallNotation::of(xlam), Some(CallNotation::Listed));
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
