@@ -264,30 +264,38 @@ async fn marks_of_calls_may_be_tokens() {
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/openai");
     let template = fs::read_to_string(folder.join("sections.jinja")).unwrap();
-    let text = text_with_marks(&template, &marks, &["<|stop|>"]);
     let call = section(&["{\"x\": 1}"]);
-    let answer = text.encode(&format!("See:\n{call}<|stop|>"), false).unwrap();
-    let script = Arc::new(Script { answer, ..Script::default() });
-    let generator = Generator { text: text.clone(), ..generator(script.clone()) };
-    let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+    let (end, stop) = (marks[1], marks[5]);
+    // What ends answers is not heard: a call may be whole without, and its grammar has no more.
+    for (ends, answer, allowed) in [
+        (stop, format!("See:\n{call}{stop}"), call.as_str()),
+        (end, format!("See:\n{call}"), call.strip_suffix(end).unwrap()),
+    ] {
+        let text = text_with_marks(&template, &marks, &[ends]);
+        let answer = text.encode(&answer, false).unwrap();
+        let script = Arc::new(Script { answer, ..Script::default() });
+        let generator = Generator { text: text.clone(), ..generator(script.clone()) };
+        let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
 
-    let reply = server.chat(offered(json!({}))).await.json();
-    let message = &reply["choices"][0]["message"];
-    assert_eq!(message["content"], "See:", "{reply}");
-    let function = json!({ "name": "f", "arguments": r#"{"x":1}"# });
-    assert_eq!(message["tool_calls"][0]["function"], function, "{reply}");
-    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+        let reply = server.chat(offered(json!({}))).await.json();
+        let message = &reply["choices"][0]["message"];
+        assert_eq!(message["content"], "See:", "{reply}");
+        let function = json!({ "name": "f", "arguments": r#"{"x":1}"# });
+        assert_eq!(message["tool_calls"][0]["function"], function, "{reply}");
+        assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
 
-    // Who offers none is told no marks.
-    let body = json!({ "messages": [{ "role": "user", "content": "?" }], "max_tokens": 200 });
-    let reply = server.chat(body).await.json();
-    let content = &reply["choices"][0]["message"]["content"];
-    assert_eq!(content, "See:\nfunctions.f:0{\"x\": 1}", "{reply}");
+        // Who offers none is told no marks.
+        let body = json!({ "messages": [{ "role": "user", "content": "?" }], "max_tokens": 200 });
+        let reply = server.chat(body).await.json();
+        let content = &reply["choices"][0]["message"]["content"];
+        assert_eq!(content, "See:\nfunctions.f:0{\"x\": 1}", "{reply}");
 
-    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
-    let reply = server.chat(required(&parameters, false)).await;
-    assert_eq!(reply.status, 200, "{}", reply.body);
-    assert!(allows(&server, &text, &call) && !allows(&server, &text, "See"));
+        let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+        let reply = server.chat(required(&parameters, false)).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert!(allows(&server, &text, allowed), "{ends}");
+        assert!(!allows(&server, &text, "See"), "{ends}");
+    }
 }
 
 #[tokio::test]
