@@ -42,16 +42,16 @@ enum Beside {
 }
 
 impl Shape {
-    /// Those that a template is tried with; the first of equals is taken.
-    pub(super) const TRIED: [Self; 4] = [
-        Self { arguments: Arguments::Mapping, beside: Beside::Words },
-        Self { arguments: Arguments::Text, beside: Beside::Words },
-        Self { arguments: Arguments::Mapping, beside: Beside::WordsOrNone },
-        Self { arguments: Arguments::Text, beside: Beside::WordsOrNone },
-    ];
+    /// Those that a template is tried with, by what arguments are: the first that is shown is taken.
+    pub(super) const TRIED: [[Self; 2]; 2] =
+        [Self::with(Arguments::Mapping), Self::with(Arguments::Text)];
 
     /// Of a template that shows no calls.
     pub(super) const IN_WORDS: Self = Self { arguments: Arguments::Words, beside: Beside::Words };
+
+    const fn with(arguments: Arguments) -> [Self; 2] {
+        [Self { arguments, beside: Beside::Words }, Self { arguments, beside: Beside::WordsOrNone }]
+    }
 
     /// The same where nothing is said beside calls.
     pub(super) fn alone(self) -> Self {

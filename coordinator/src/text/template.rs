@@ -69,11 +69,17 @@ impl ChatTemplate {
     /// The same, which is given calls in the shape in which it shows them.
     fn shaped(mut self) -> Self {
         let mut best: Option<(usize, Shape)> = None;
-        for shape in Shape::TRIED {
-            // What is longer says something of words that there are none of.
-            if let Some(prompt) = self.tried(shape, "").filter(|prompt| shape.is_seen(prompt)) {
-                let is_better = best.is_none_or(|(least, _)| prompt.len() < least);
-                best = if is_better { Some((prompt.len(), shape)) } else { best };
+        for shapes in Shape::TRIED {
+            for shape in shapes {
+                let prompt = self.tried(shape, "").filter(|prompt| shape.is_seen(prompt));
+                // What is longer says something of words that there are none of.
+                if let Some(bytes) = prompt.map(|prompt| prompt.len()) {
+                    let is_better = best.is_none_or(|(least, _)| bytes < least);
+                    best = if is_better { Some((bytes, shape)) } else { best };
+                }
+            }
+            if best.is_some() {
+                break;
             }
         }
         self.taught.shape = match (best, self.taught.notation) {
