@@ -239,8 +239,8 @@ impl TextModel {
     }
 
     /// `text` as grammars of llguidance's Lark have it: names of tokens that are no text, which
-    /// stand between `<` and `>` or `[` and `]`, as those tokens. One that ends answers is left out:
-    /// with it an answer ends where a grammar may.
+    /// stand between `<` and `>` or `[` and `]`, as those tokens. One that ends answers is left
+    /// out: with it an answer ends where a grammar may.
     pub(crate) fn in_grammar(&self, text: &str) -> String {
         let special =
             |name: &str| self.tokenizer.token_to_id(name).filter(|token| self.is_special(*token));

@@ -42,7 +42,8 @@ enum Beside {
 }
 
 impl Shape {
-    /// Those that a template is tried with, by what arguments are: the first that is shown is taken.
+    /// Those that a template is tried with, by what arguments are: the first of these that shows
+    /// the call counts.
     pub(super) const TRIED: [[Self; 2]; 2] =
         [Self::with(Arguments::Mapping), Self::with(Arguments::Text)];
 
