@@ -1,5 +1,5 @@
-"""Tool calls, of models whose templates teach them (like Qwen's, Mistral's, Qwen Coder's, MiniMax'
-and GLM's) and of one without one."""
+"""Tool calls, of models whose templates teach them (like Qwen's, Mistral's, Qwen Coder's, MiniMax',
+GLM's, Kimi's, DeepSeek's and Llama 4's) and of one without one."""
 import json
 import shutil
 
@@ -33,7 +33,8 @@ SCHEMAS = {'weather': PLACE, 'time': CLOCK}
 NAMED = {'type': 'function', 'function': {'name': 'weather'}}
 
 
-TEMPLATES = ['tools.jinja', 'listed.jinja', 'parameters.jinja', 'invoke.jinja', 'keys.jinja']
+TEMPLATES = ['tools.jinja', 'listed.jinja', 'parameters.jinja', 'invoke.jinja', 'keys.jinja',
+             'sections.jinja', 'untold.jinja', 'python.jinja']
 
 
 @pytest.fixture(scope='module', params=TEMPLATES)

@@ -77,12 +77,16 @@ impl Generator {
         let start = if follows { Start::Continuation } else { Start::Text };
         let stops = || StopMatcher::new(&telling.stop);
         let min_tokens = submission.sampling.min_tokens;
-        let hearing = match telling.continues {
-            true => Hearing::Plain,
-            false => Hearing::new(self.text.template().speech(), start, telling.thoughts),
+        let template = self.text.template();
+        let (hearing, notation) = match telling.continues {
+            true => (Hearing::Plain, None),
+            false => {
+                let hearing = Hearing::new(template.speech(), start, telling.thoughts);
+                (hearing, template.notation().filter(|_| telling.tools))
+            }
         };
         let detokenizer = || self.text.detokenizer(start);
-        let choice = || Choice::new(detokenizer(), hearing.clone(), stops(), min_tokens);
+        let choice = || Choice::new(detokenizer(), hearing.clone(), notation, stops(), min_tokens);
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
         let about = About {

@@ -24,7 +24,7 @@ use futures::FutureExt;
 use crate::keys::Permit;
 use crate::metrics::Outcome;
 use crate::submit::{Escalation, PrefillReport, RequestError, Update};
-use crate::text::{Detokenizer, Heard, Hearing, StopMatcher, TextModel};
+use crate::text::{CallNotation, Detokenizer, Heard, Hearing, StopMatcher, TextModel};
 use board::Place;
 
 /// What an API layer has to know of a request to tell its answer.
@@ -42,6 +42,8 @@ pub struct About {
 struct Choice {
     detokenizer: Detokenizer,
     hearing: Hearing,
+    /// How calls are written, some of whose tokens are said as text.
+    notation: Option<CallNotation>,
     stops: StopMatcher,
     /// Before that many tokens nothing is looked for.
     min_tokens: u32,
@@ -54,20 +56,25 @@ impl Choice {
     fn new(
         detokenizer: Detokenizer,
         hearing: Hearing,
+        notation: Option<CallNotation>,
         stops: StopMatcher,
         min_tokens: u32,
     ) -> Self {
         let (tokens, last_token, finish) = (0, None, None);
-        Self { detokenizer, hearing, stops, min_tokens, tokens, last_token, finish }
+        Self { detokenizer, hearing, notation, stops, min_tokens, tokens, last_token, finish }
     }
 
     /// What its last token says.
     fn heard(&mut self, text: &TextModel, token: TokenId) -> Heard {
         let said = text.push(&mut self.detokenizer, token);
         let was_text = self.hearing.is_text();
-        let heard = match text.is_special(token) {
-            true => self.hearing.mark(&String::from_utf8_lossy(text.token_bytes(token))),
-            false => self.hearing.say(said),
+        let name = text.is_special(token).then(|| text.token_bytes(token));
+        let heard = match name.map(String::from_utf8_lossy) {
+            Some(name) if self.notation.is_some_and(|it| it.says(&name)) => {
+                self.hearing.say(name.into_owned())
+            }
+            Some(name) => self.hearing.mark(&name),
+            None => self.hearing.say(said),
         };
         let is_watched = self.tokens >= self.min_tokens;
         let mut shown = if is_watched { self.stops.push(&heard.text) } else { heard.text };

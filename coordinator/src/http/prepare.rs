@@ -156,10 +156,8 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         true => ThoughtsTold::AsText,
         false => told,
     };
-    let text_arguments = match (tools, notation) {
-        (Some(tools), Some(CallNotation::ArgumentTags(tags))) => tools.text_arguments(tags)?,
-        _ => Vec::new(),
-    };
+    let text_arguments = tools.zip(notation).map(|(tools, it)| tools.text_arguments(it));
+    let text_arguments = text_arguments.transpose()?.unwrap_or_default();
     let one_call = tools.is_some_and(Tools::is_one_call);
     let (session, stop) = (request.params.memory.session, &mut request.params.stop);
     if one_call && !has_grammar && session.is_none() && stop.len() < limits::STOP_STRINGS_MAX {

@@ -36,6 +36,12 @@ impl JsonWriter {
         Ok(json)
     }
 
+    /// On one line, with nothing said otherwise.
+    pub(super) fn plain() -> Self {
+        let separators = (", ".to_owned(), ": ".to_owned());
+        Self { indent: None, separators, ensures_ascii: false, sorts_keys: false }
+    }
+
     pub(super) fn text(&self, value: &Value) -> Result<String, Error> {
         self.at(0, value)
     }

@@ -18,12 +18,13 @@ mod pieces;
 mod places;
 mod pretokenizer;
 mod python;
+mod shape;
 mod stop;
 mod template;
 mod thoughts;
 mod turn;
 
-pub use calls::{ArgumentTags, CallNotation, CallParser, Said};
+pub use calls::{ArgumentTags, Blocks, CallNotation, CallParser, Pythonic, Said};
 pub use channels::{Call, Heard};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};

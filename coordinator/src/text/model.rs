@@ -239,7 +239,8 @@ impl TextModel {
     }
 
     /// `text` as grammars of llguidance's Lark have it: names of tokens that are no text, which
-    /// stand between `<` and `>` or `[` and `]`, as those tokens.
+    /// stand between `<` and `>` or `[` and `]`, as those tokens. One that ends answers is left
+    /// out: with it an answer ends where a grammar may.
     pub(crate) fn in_grammar(&self, text: &str) -> String {
         let special =
             |name: &str| self.tokenizer.token_to_id(name).filter(|token| self.is_special(*token));
@@ -258,7 +259,9 @@ impl TextModel {
             if from < name.start {
                 parts.push(literal(&text[from..name.start]));
             }
-            parts.push(format!("<[{token}]>"));
+            if !self.eos.contains(&token) {
+                parts.push(format!("<[{token}]>"));
+            }
             from = name.end;
         }
         if from < text.len() {

@@ -1,7 +1,7 @@
 //! Chat templates: Jinja as the `transformers` library sets it up.
 
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aqueduct_core::Refusal;
 use aqueduct_core::limits::PROMPT_BYTES_MAX;
@@ -13,7 +13,8 @@ use serde_json::Map;
 use super::hearing::Speech;
 use super::json::JsonWriter;
 use super::python;
-use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall, channels};
+use super::shape::{Shape, Taught, object, tried, value};
+use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, channels};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
@@ -36,8 +37,8 @@ pub struct ChatTemplate {
     environment: Option<Environment<'static>>,
     /// Whether there is another one for conversations with tools.
     has_tool_use: bool,
-    /// How a model of this template calls tools; `None` where it cannot be told of any.
-    notation: Option<CallNotation>,
+    /// What it teaches of calls.
+    taught: Taught,
     /// How a model of this template tells what it thinks from what it says.
     speech: Speech,
     /// Whether it asks how long to think.
@@ -54,7 +55,7 @@ impl ChatTemplate {
         bos: Option<String>,
         eos: Option<String>,
     ) -> Result<Self, TextError> {
-        let notation = source.as_deref().and_then(CallNotation::of);
+        let taught = Taught::by(source.as_deref());
         let speech = source.as_deref().map_or(Speech::Plain, Speech::of);
         let effort = source.as_deref().is_some_and(|source| source.contains(EFFORT));
         let environment = source.map(environment).transpose();
@@ -62,7 +63,47 @@ impl ChatTemplate {
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
-        Ok(Self { environment, has_tool_use: false, notation, speech, effort, special })
+        Ok(Self { environment, has_tool_use: false, taught, speech, effort, special }.shaped())
+    }
+
+    /// The same, which is given calls in the shape in which it shows them.
+    fn shaped(mut self) -> Self {
+        let mut best: Option<(usize, Shape)> = None;
+        for shapes in Shape::TRIED {
+            for shape in shapes {
+                let prompt = self.tried(shape, "").filter(|prompt| shape.is_seen(prompt));
+                // What is longer says something of words that there are none of.
+                if let Some(bytes) = prompt.map(|prompt| prompt.len()) {
+                    let is_better = best.is_none_or(|(least, _)| bytes < least);
+                    best = if is_better { Some((bytes, shape)) } else { best };
+                }
+            }
+            if best.is_some() {
+                break;
+            }
+        }
+        self.taught.shape = match (best, self.taught.notation) {
+            (Some((_, shape)), _) => match self.tried(shape, "Said.") {
+                Some(prompt) if !shape.is_seen(&prompt) => shape.alone(),
+                _ => shape,
+            },
+            (None, Some(CallNotation::Blocks(_))) => Shape::IN_WORDS,
+            (None, _) => Shape::default(),
+        };
+        self
+    }
+
+    /// The prompt of a conversation with a call in this shape, if that is taken.
+    fn tried(&mut self, shape: Shape, words: &str) -> Option<String> {
+        self.taught.notation?;
+        self.taught.shape = shape;
+        let function = serde_json::json!({
+            "name": "-", "description": "-", "parameters": { "type": "object", "properties": {} },
+        });
+        let tools = [serde_json::json!({ "type": "function", "function": function })];
+        let messages = tried(words);
+        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        self.render(conversation, UNIX_EPOCH).ok()
     }
 
     /// The same that also names these tokens, by name and text; the first of a name counts.
@@ -80,10 +121,11 @@ impl ChatTemplate {
     /// A template that is not Jinja.
     pub fn with_tool_use(mut self, source: Option<String>) -> Result<Self, TextError> {
         if let (Some(environment), Some(source)) = (&mut self.environment, source) {
-            self.notation = CallNotation::of(&source);
+            self.taught = Taught::by(Some(&source));
             let added = environment.add_template_owned(TOOL_USE, in_jinja(&source));
             added.map_err(|error| TextError::invalid(TOOL_USE, error.to_string()))?;
             self.has_tool_use = true;
+            return Ok(self.shaped());
         }
         Ok(self)
     }
@@ -102,7 +144,7 @@ impl ChatTemplate {
     /// How the model calls tools; `None` where its template does not teach it, or not in a
     /// notation that is known here.
     pub fn notation(&self) -> Option<CallNotation> {
-        self.notation
+        self.taught.notation
     }
 
     /// How the model tells what it thinks from what it says.
@@ -142,8 +184,10 @@ impl ChatTemplate {
                 }
             };
         };
-        let messages = if in_channels { &channels::one_call_each(messages)[..] } else { messages };
-        let list = messages.iter().map(|message| shown(message, in_channels));
+        let messages = self.taught.told(messages, tools, in_channels);
+        let beside = self.taught.beside_words(tools);
+        let showing = self.taught.showing(in_channels, beside.as_deref());
+        let list = messages.iter().map(|message| showing.message(message));
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
@@ -215,7 +259,7 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         tools: &[serde_json::Value],
     ) -> Result<(), Refusal> {
-        if self.notation.is_some() {
+        if self.taught.notation.is_some() {
             return Ok(());
         }
         let bound = "absent: the model's chat template does not take tools, or not in a way \
@@ -264,54 +308,6 @@ fn with_variables(
         Some(name) => Err(Refusal::new(format!("{VARIABLES}.{name}"), "present", "absent")),
         None => Ok(context! { ..given, ..object(variables), ..none }),
     }
-}
-
-/// A message, as the `transformers` library gives it to templates. Those of gpt-oss have a name of
-/// their own for what the assistant thought, and take that beside a call only where nothing was
-/// said as well.
-fn shown(message: &ChatMessage, in_channels: bool) -> Value {
-    let ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name } = message;
-    let call = |call: &ToolCall| {
-        let arguments = value(&call.arguments);
-        let function = context! { name => call.name.as_str(), arguments };
-        context! { id => call.id.as_str(), type => "function", function }
-    };
-    let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(call).collect::<Vec<_>>());
-    let text = |text: &Option<String>| text.as_deref().map(Value::from);
-    let thought = reasoning.as_ref().filter(|_| in_channels);
-    let is_said = thought.is_none() || calls.is_none();
-    // Templates ask whether a field is there.
-    let fields = [
-        ("role", Some(Value::from(role.as_str()))),
-        ("content", is_said.then(|| Value::from(content.as_str()))),
-        ("reasoning_content", text(reasoning)),
-        ("thinking", thought.map(|thought| Value::from(thought.as_str()))),
-        ("name", text(name)),
-        ("tool_call_id", text(tool_call_id).filter(|_| calls.is_none())),
-        ("tool_calls", calls.map(Value::from)),
-    ];
-    Value::from_pairs(fields.into_iter().filter_map(|(name, field)| Some((name, field?))))
-}
-
-/// JSON, as templates see it: fields in the order in which they were written.
-fn value(json: &serde_json::Value) -> Value {
-    use serde_json::Value as Json;
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(flag) => Value::from(*flag),
-        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(whole), _) => Value::from(whole),
-            (None, Some(whole)) => Value::from(whole),
-            (None, None) => Value::from(number.as_f64()),
-        },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(list) => Value::from(list.iter().map(value).collect::<Vec<_>>()),
-        Json::Object(fields) => object(fields),
-    }
-}
-
-fn object(fields: &Map<String, serde_json::Value>) -> Value {
-    Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
 }
 
 fn plain(messages: &[ChatMessage], asks: bool) -> String {
@@ -365,9 +361,8 @@ fn in_jinja(source: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Role;
+    use super::super::{Role, ToolCall};
     use super::*;
-    use std::time::UNIX_EPOCH;
 
     fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
         let message = |(role, content): &(&str, &str)| {

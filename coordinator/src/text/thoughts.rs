@@ -22,10 +22,11 @@ pub(crate) struct Tags {
 }
 
 /// Those of models that are known.
-const KNOWN: [Tags; 3] = [
+const KNOWN: [Tags; 4] = [
     Tags { open: "<think>", close: "</think>" },
     Tags { open: "[THINK]", close: "[/THINK]" },
     Tags { open: "<seed:think>", close: "</seed:think>" },
+    Tags { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
 ];
 
 impl Tags {
@@ -263,6 +264,7 @@ mod tests {
     fn templates_have_them() {
         assert_eq!(Tags::of("{{ content.split('</think>')[-1] }}"), Some(KNOWN[0]));
         assert_eq!(Tags::of("[THINK]{{ thought }}[/THINK]"), Some(KNOWN[1]));
+        assert_eq!(Tags::of("<|START_THINKING|>{{ plan }}<|END_THINKING|>"), Some(KNOWN[3]));
         assert_eq!(Tags::of("{{ content }}"), None);
         assert!(TAGS.are_open("<|assistant|><think>\n") && !TAGS.are_open("<think></think>"));
         for prompt in ["<think>", "<think>\n"] {

@@ -10,7 +10,10 @@ use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::limits;
 use serde_json::{Value, json};
 
-use super::client::{Server, answering, generator, serving, start, text_with_template};
+use super::client::{
+    Server, allows, answering, generator, serving, start, text_with_marks, text_with_template,
+};
+use super::script::Script;
 
 /// The shipped model's words, and one of the templates that teach tools.
 pub(crate) fn text_with_tools(template: &str) -> Arc<TextModel> {
@@ -26,6 +29,27 @@ async fn saying(answer: &str, template: &str) -> Server {
     let script = Arc::new(script);
     let generator = Generator { text, ..generator(script.clone()) };
     serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
+/// A block of calls of `f`, as Kimi K2 has it.
+fn section(arguments: &[&str]) -> String {
+    let call = |(idx, arguments): (usize, &&str)| {
+        format!(
+            "<|tool_call_begin|>functions.f:{idx}<|tool_call_argument_begin|>{arguments}\
+             <|tool_call_end|>"
+        )
+    };
+    let calls: String = arguments.iter().enumerate().map(call).collect();
+    format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
+}
+
+/// The same as DeepSeek V3.1 has it.
+fn untold(arguments: &[&str]) -> String {
+    let call = |arguments: &&str| {
+        format!("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+    };
+    let calls: String = arguments.iter().map(call).collect();
+    format!("<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>")
 }
 
 fn offered(more: Value) -> Value {
@@ -54,6 +78,9 @@ async fn one_call_where_no_more_are_wanted() {
         ("parameters.jinja", format!("See:\n{parameters}\n{parameters}"), json!("See:")),
         ("invoke.jinja", block, Value::Null),
         ("keys.jinja", format!("See:\n{keys}\n{keys}"), json!("See:")),
+        ("sections.jinja", format!("See:\n{}", section(&["{\"x\": 1}"; 2])), json!("See:")),
+        ("untold.jinja", format!("See:\n{}", untold(&["{\"x\": 1}"; 2])), json!("See:")),
+        ("python.jinja", "[f(x=1), f(x=1)]".to_owned(), Value::Null),
     ] {
         let server = saying(&answer, template).await;
         let reply = server.chat(offered(json!({}))).await.json();
@@ -150,6 +177,125 @@ async fn grammar(server: &Server, body: Value) -> String {
     assert_eq!(reply.status, 200, "{}", reply.body);
     let seen = server.script.seen.lock().unwrap().pop().unwrap();
     seen.constraint.unwrap().form.grammar.unwrap().text().to_owned()
+}
+
+#[tokio::test]
+async fn calls_that_must_be_follow_their_notation() {
+    let properties = json!({
+        "x": { "type": "integer" }, "unit": { "enum": ["a", "b"] }, "on": { "type": "boolean" },
+    });
+    let parameters = json!({
+        "type": "object", "properties": properties, "required": ["unit"],
+        "additionalProperties": false,
+    });
+    let (good, bad) = ([r#"{"unit": "a"}"#, r#"{"x": 1, "unit": "b"}"#], r#"{"x": 1}"#);
+    for (template, allowed, refused) in [
+        (
+            "sections.jinja",
+            vec![section(&good), section(&good[..1])],
+            vec![
+                section(&[bad]),
+                section(&good[..1]).replace(":0", ""),
+                section(&good[..1]).replace("functions.f", "functions.g"),
+                "Hm.".to_owned(),
+            ],
+        ),
+        (
+            "untold.jinja",
+            vec![untold(&good), untold(&good[..1])],
+            vec![untold(&[bad]), untold(&[]), untold(&good[..1]) + "Hm."],
+        ),
+        (
+            "python.jinja",
+            [
+                r#"[f(unit="a")]"#,
+                r#"[f(x=1, unit="b", on=True)]"#,
+                r#"[f(unit="a", on=False), f(x=1, unit="b")]"#,
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            [
+                "[f(x=1)]",
+                "[f()]",
+                "[]",
+                r#"[f(unit="c")]"#,
+                r#"[f(unit="a", x=1)]"#,
+                r#"[f(unit="a", on=1)]"#,
+                r#"[f(unit="a",)]"#,
+                r#"f(unit="a")"#,
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        ),
+    ] {
+        let server = saying("There.", template).await;
+        let reply = server.chat(required(&parameters, true)).await;
+        assert_eq!(reply.status, 200, "{template}: {}", reply.body);
+        let text = text_with_tools(template);
+        for answer in allowed {
+            assert!(allows(&server, &text, &answer), "{answer}");
+        }
+        for answer in refused {
+            assert!(!allows(&server, &text, &answer), "{answer}");
+        }
+    }
+    // None of its arguments must be there, and one cannot be.
+    let server = saying("There.", "python.jinja").await;
+    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+    assert_eq!(server.chat(required(&parameters, false)).await.status, 200);
+    let text = text_with_tools("python.jinja");
+    assert!(allows(&server, &text, "[f()]") && allows(&server, &text, "[f(x=1.5)]"));
+    let parameters = json!({ "type": "object", "properties": { "a b": { "type": "number" } } });
+    let reply = server.chat(required(&parameters, false)).await;
+    let want = (400, json!("tools[0].function.parameters.properties"));
+    assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+}
+
+/// As in files of llama.cpp's, which says of all such names that they are no text.
+#[tokio::test]
+async fn marks_of_calls_may_be_tokens() {
+    let marks = [
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|stop|>",
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/openai");
+    let template = fs::read_to_string(folder.join("sections.jinja")).unwrap();
+    let call = section(&["{\"x\": 1}"]);
+    let (end, stop) = (marks[1], marks[5]);
+    // What ends answers is not heard: a call may be whole without, and its grammar has no more.
+    for (ends, answer, allowed) in [
+        (stop, format!("See:\n{call}{stop}"), call.as_str()),
+        (end, format!("See:\n{call}"), call.strip_suffix(end).unwrap()),
+    ] {
+        let text = text_with_marks(&template, &marks, &[ends]);
+        let answer = text.encode(&answer, false).unwrap();
+        let script = Arc::new(Script { answer, ..Script::default() });
+        let generator = Generator { text: text.clone(), ..generator(script.clone()) };
+        let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+
+        let reply = server.chat(offered(json!({}))).await.json();
+        let message = &reply["choices"][0]["message"];
+        assert_eq!(message["content"], "See:", "{reply}");
+        let function = json!({ "name": "f", "arguments": r#"{"x":1}"# });
+        assert_eq!(message["tool_calls"][0]["function"], function, "{reply}");
+        assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+
+        // Who offers none is told no marks.
+        let body = json!({ "messages": [{ "role": "user", "content": "?" }], "max_tokens": 200 });
+        let reply = server.chat(body).await.json();
+        let content = &reply["choices"][0]["message"]["content"];
+        assert_eq!(content, "See:\nfunctions.f:0{\"x\": 1}", "{reply}");
+
+        let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+        let reply = server.chat(required(&parameters, false)).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert!(allows(&server, &text, allowed), "{ends}");
+        assert!(!allows(&server, &text, "See"), "{ends}");
+    }
 }
 
 #[tokio::test]

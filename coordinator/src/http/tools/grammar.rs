@@ -4,7 +4,10 @@ use aqueduct_grammar::narrowed;
 use serde_json::{Value, json};
 
 use super::arguments::{Argument, Arguments, Kind};
-use crate::text::{ArgumentTags, CallNotation, TextModel};
+use crate::text::{ArgumentTags, CallNotation, Pythonic, TextModel};
+
+/// A call's number: which it is, only who counts the calls of all answers knows.
+const NUMBER: &str = " /[0-9]{1,3}/ ";
 
 /// Calls of `functions`, by name and schema of their arguments, `most` of them, or an `answer` of
 /// this schema.
@@ -14,18 +17,14 @@ pub(super) fn grammar_of(
     (notation, most): (CallNotation, usize),
     answer: Option<&Value>,
 ) -> String {
-    let (between, most) = match notation {
-        CallNotation::Tagged | CallNotation::ArgumentTags(_) => (r#""\n""#, most),
-        CallNotation::Listed => (r#"", ""#, most),
-        CallNotation::Marked => ("", most),
-        CallNotation::Bare | CallNotation::InChannels => ("", 1),
-    };
+    let ((first, last), between) = around_calls(notation);
+    let (first, last) = (text.in_grammar(&first), text.in_grammar(&last));
+    let between = text.in_grammar(between);
+    let is_one = matches!(notation, CallNotation::Bare | CallNotation::InChannels);
+    let most = if is_one { 1 } else { most };
     let more =
         if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
-    let all = match notation {
-        CallNotation::Listed => format!(r#""[" call{more} "]""#),
-        _ => format!("call{more}"),
-    };
+    let all = format!("{first} call{more} {last}");
     let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
     let answer = answer.map(|schema| narrowed(schema.clone()));
     let (or, answer) = match answer {
@@ -38,14 +37,101 @@ pub(super) fn grammar_of(
     let start = format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
     let rules = functions.iter().enumerate().map(|(idx, (name, schema))| match notation {
         CallNotation::ArgumentTags(tags) => between_tags(idx, tags, name, schema),
+        CallNotation::Pythonic(calls) => in_python(idx, calls, name, schema),
+        CallNotation::Blocks(blocks) => {
+            let (parts, tail) = blocks.around_arguments(name);
+            let parts: Vec<String> = parts.iter().map(|part| text.in_grammar(part)).collect();
+            call_with_json(idx, &parts.join(NUMBER), &text.in_grammar(tail), schema)
+        }
         _ => {
             let (head, tail) = notation.around_arguments(name);
             let (head, tail) = (text.in_grammar(&head), text.in_grammar(&tail));
-            let schema = narrowed(schema.clone());
-            format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n")
+            call_with_json(idx, &head, &tail, schema)
         }
     });
     start + &rules.collect::<String>()
+}
+
+/// What stands around all calls of an answer, and between one and the next.
+fn around_calls(notation: CallNotation) -> ((String, String), &'static str) {
+    match notation {
+        CallNotation::Tagged | CallNotation::ArgumentTags(_) => (Default::default(), "\n"),
+        CallNotation::Listed => (("[".to_owned(), "]".to_owned()), ", "),
+        CallNotation::Blocks(blocks) => (blocks.around_calls(), blocks.between_calls()),
+        CallNotation::Pythonic(calls) => {
+            let (first, last) = calls.around_calls();
+            ((first.to_owned(), last.to_owned()), calls.between_calls())
+        }
+        CallNotation::Marked | CallNotation::Bare | CallNotation::InChannels => {
+            (Default::default(), "")
+        }
+    }
+}
+
+/// A call whose arguments are JSON.
+fn call_with_json(idx: usize, head: &str, tail: &str, schema: &Value) -> String {
+    let schema = narrowed(schema.clone());
+    format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n")
+}
+
+/// A call as Python has it, whose arguments stand in the order in which the schema has them.
+fn in_python(idx: usize, calls: Pythonic, name: &str, schema: &Value) -> String {
+    let list = Arguments::of(schema).list;
+    // What stands behind the first argument that there is: the others from this one on.
+    let rest = |at: usize| match at < list.len() {
+        true => format!(" rest_{idx}_{at}"),
+        false => String::new(),
+    };
+    let (mut firsts, mut rules) = (Vec::new(), String::new());
+    let mut is_needed = false;
+    for (at, Argument { name, is_required, kind }) in list.iter().enumerate() {
+        let (argument, behind) = (format!("arg_{idx}_{at}"), rest(at + 1));
+        if !is_needed {
+            firsts.push(format!("{argument}{behind}"));
+        }
+        is_needed |= is_required;
+        if at > 0 {
+            let optional = if *is_required { "" } else { "?" };
+            rules += &format!("rest_{idx}_{at}: (\", \" {argument}){optional}{behind}\n");
+        }
+        let value = match kind {
+            Kind::Words(words) => either(words.iter().map(|word| json!(word).to_string())),
+            Kind::Json(schema) if is_any_truth(schema) => either(calls.truths()),
+            _ => String::new(),
+        };
+        let head = json!(format!("{name}="));
+        if !value.is_empty() {
+            rules += &format!("{argument}: {head} ({value})\n");
+            continue;
+        }
+        let schema = match kind {
+            Kind::Json(schema) => schema.clone(),
+            Kind::Text { least, most: Some(most) } => {
+                json!({ "type": "string", "minLength": least, "maxLength": most })
+            }
+            Kind::Text { least, .. } => json!({ "type": "string", "minLength": least }),
+            Kind::Words(_) => json!({ "type": "string" }),
+        };
+        let schema = narrowed(schema);
+        rules += &format!("{argument}: {head} {argument}_json\n{argument}_json: %json {schema}\n");
+    }
+    let body = match (firsts.is_empty(), is_needed) {
+        (true, _) => String::new(),
+        (false, true) => format!(" ({})", firsts.join(" | ")),
+        (false, false) => format!(" ({})?", firsts.join(" | ")),
+    };
+    format!("call_{idx}: {}{body} \")\"\n{rules}", json!(format!("{name}(")))
+}
+
+/// Whether a schema is that of what is true or not, whichever it is.
+fn is_any_truth(schema: &Value) -> bool {
+    schema["type"] == "boolean" && schema.get("enum").is_none() && schema.get("const").is_none()
+}
+
+/// One of these texts.
+fn either(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let texts = texts.into_iter().map(|text| json!(text.as_ref()).to_string());
+    texts.collect::<Vec<_>>().join(" | ")
 }
 
 /// A call whose arguments are texts of their own, in the order in which the schema has them.

@@ -10,7 +10,7 @@ mod grammar;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::format::followed;
-use crate::text::{ArgumentTags, CallNotation, TextModel};
+use crate::text::{CallNotation, TextModel};
 use arguments::{Argument, Arguments, Kind};
 use grammar::grammar_of;
 
@@ -109,22 +109,27 @@ impl Tools {
         !self.parallel || matches!(self.choice, Choice::Named(_))
     }
 
-    /// The arguments that are texts, each behind its function's name and a space.
+    /// The arguments that are texts, each behind its function's name and a space, in a notation
+    /// that does not tell.
     ///
     /// # Errors
-    /// A name that cannot stand between these tags; more than a request's account has room for.
-    pub(super) fn text_arguments(&self, tags: ArgumentTags) -> Result<Vec<String>, Refusal> {
+    /// A name that cannot stand in this notation; more than a request's account has room for.
+    pub(super) fn text_arguments(&self, notation: CallNotation) -> Result<Vec<String>, Refusal> {
         let mut texts = Vec::new();
+        if !names_arguments(notation) {
+            return Ok(texts);
+        }
+        let is_untyped = matches!(notation, CallNotation::ArgumentTags(_));
         for function in &self.functions {
             let idx = function.place;
             for Argument { name, kind, .. } in Arguments::of(&function.schema).list {
-                if !tags.can_name(&name) {
+                if !notation.can_name(&name) {
                     let field = format!("tools[{idx}].function.parameters.properties");
                     let bound = "names without space around them, and without what ends them in \
                         this model's calls";
                     return Err(Refusal::new(field, format!("{name:?}"), bound));
                 }
-                if !matches!(kind, Kind::Json(_)) {
+                if is_untyped && !matches!(kind, Kind::Json(_)) {
                     texts.push(format!("{} {name}", function.name));
                 }
             }
@@ -169,11 +174,11 @@ impl Tools {
         let followed = functions().map(|Function { place, name, schema, is_strict }| {
             let field = format!("tools[{place}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
-            let is_tagged = matches!(notation, CallNotation::ArgumentTags(_));
-            match is_tagged.then(|| Arguments::of(schema).unfollowed).flatten() {
+            let is_named = names_arguments(notation);
+            match is_named.then(|| Arguments::of(schema).unfollowed).flatten() {
                 Some(what) if *is_strict => {
-                    let bound = "absent from a strict function: this model's calls are texts \
-                        between tags";
+                    let bound = "absent from a strict function: this model's calls are no JSON \
+                        objects";
                     return Err(Refusal::new(field, what, bound));
                 }
                 Some(what) => warnings.push(format!("{field}.{what} is not followed")),
@@ -184,6 +189,11 @@ impl Tools {
         let functions = followed.collect::<Result<Vec<_>, Refusal>>()?;
         Ok(Some(Grammar::Lark(grammar_of(text, &functions, (notation, most), answer))))
     }
+}
+
+/// Whether arguments stand by their names in calls, and not all together as JSON.
+fn names_arguments(notation: CallNotation) -> bool {
+    matches!(notation, CallNotation::ArgumentTags(_) | CallNotation::Pythonic(_))
 }
 
 /// The schema of arguments that `parameters` describe: an object in any case, and an empty one if

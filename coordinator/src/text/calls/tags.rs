@@ -172,7 +172,7 @@ impl ArgumentTags {
 }
 
 /// Whether callers may have it in the name of a function.
-fn is_of_name(c: char) -> bool {
+pub(super) fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-.".contains(c)
 }
 

@@ -1,0 +1,195 @@
+//! Calls that are written as Python has them:
+//!
+//! ```text
+//! [read(path="walden.txt", lines=[1, 2]), stop()]
+//! ```
+
+use serde_json::Map;
+
+use super::blocks::NamedCall;
+use super::literals::Reader;
+use super::tags::is_of_name;
+
+/// How a family of models writes such calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pythonic {
+    /// As a list, which is the whole answer: Llama 3.2 and 4, and ToolACE.
+    List,
+    /// A line each, in a block that other text may stand beside: OLMo 3.
+    Lines,
+}
+
+/// What calls stand between that have a line each.
+const BLOCK: (&str, &str) = ("<function_calls>", "</function_calls>");
+/// What Llama 4 may say before a list, and behind it: tokens that are no text, if its tokeniser has
+/// them.
+const LLAMA_START: &[&str] = &["<|python_start|>"];
+const LLAMA_END: &str = "<|python_end|>";
+/// How lists are explained to models.
+const LIST_TAUGHT: &str = "[func_name1(";
+
+impl Pythonic {
+    /// The one that a chat template teaches.
+    pub(super) fn of(template: &str) -> Option<Self> {
+        if template.contains(LIST_TAUGHT) {
+            Some(Self::List)
+        } else if template.contains(BLOCK.0) && !template.contains("<invoke") {
+            Some(Self::Lines)
+        } else {
+            None
+        }
+    }
+
+    /// What calls stand between, where text may stand beside them.
+    pub(super) fn block(self) -> Option<(&'static str, &'static str)> {
+        (self == Self::Lines).then_some(BLOCK)
+    }
+
+    /// What a list may stand behind.
+    pub(super) fn list_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::List => LLAMA_START,
+            Self::Lines => &[],
+        }
+    }
+
+    /// What models write before all calls, and behind them.
+    pub(crate) fn around_calls(self) -> (&'static str, &'static str) {
+        match self {
+            Self::List => ("[", "]"),
+            Self::Lines => BLOCK,
+        }
+    }
+
+    /// What they write between one call and the next.
+    pub(crate) fn between_calls(self) -> &'static str {
+        match self {
+            Self::List => ", ",
+            Self::Lines => "\n",
+        }
+    }
+
+    /// What they write for what is true, and what is not.
+    pub(crate) fn truths(self) -> [&'static str; 2] {
+        match self {
+            Self::List => ["True", "False"],
+            Self::Lines => ["true", "false"],
+        }
+    }
+
+    /// Whether an argument may have this name.
+    pub(crate) fn can_name(self, key: &str) -> bool {
+        !key.is_empty() && key.chars().all(is_of_name)
+    }
+
+    /// Whether calls may begin with `text`, behind the block's tag.
+    pub(super) fn may_begin(self, text: &str) -> bool {
+        text.trim_start().chars().next().is_none_or(|first| first == '[' || is_of_name(first))
+    }
+
+    /// The calls that `text` is; `None` where it is something else.
+    pub(super) fn calls(self, text: &str) -> Option<Vec<NamedCall>> {
+        let text = text.trim();
+        let (text, mut calls) = (text.strip_suffix(LLAMA_END).unwrap_or(text), Vec::new());
+        let mut reader = Reader::new(text);
+        let is_list = reader.take('[');
+        if !is_list && self == Self::List {
+            return None;
+        }
+        loop {
+            calls.push(call(&mut reader)?);
+            let goes_on = reader.take(',') || !is_list;
+            if is_list && reader.take(']') {
+                return reader.is_over().then_some(calls);
+            }
+            if !is_list && reader.is_over() {
+                return Some(calls);
+            }
+            if !goes_on {
+                return None;
+            }
+        }
+    }
+}
+
+/// A function's name and what it is called with, each by name.
+fn call(reader: &mut Reader<'_>) -> Option<NamedCall> {
+    let name = reader.word(is_of_name)?.to_owned();
+    reader.take('(').then_some(())?;
+    let mut arguments = Map::new();
+    while !reader.take(')') {
+        let key = reader.word(is_of_name)?.to_owned();
+        reader.take('=').then_some(())?;
+        arguments.insert(key, reader.value()?);
+        if !reader.take(',') {
+            reader.take(')').then_some(())?;
+            break;
+        }
+    }
+    Some((name, arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(notation: Pythonic, text: &str, want: Option<Value>) {
+        let got = notation.calls(text).map(|calls| {
+            let list = calls.into_iter().map(|(name, arguments)| json!([name, arguments]));
+            list.collect::<Value>()
+        });
+        assert_eq!(got, want, "{text:?}");
+    }
+
+    #[test]
+    fn lists_of_calls() {
+        let check = |text: &str, want: Option<Value>| check(Pythonic::List, text, want);
+        check("[f()]", Some(json!([["f", {}]])));
+        let both = Some(json!([["f", { "x": "a, b)", "n": -3 }], ["g-1.h", { "y": [1.5, null] }]]));
+        check("[f(x=\"a, b)\", n=-3), g-1.h(y=[1.5, None])]", both.clone());
+        check(" [ f ( x = 'a, b)' , n = -3 , ) ,\n g-1.h(y=[1.5, null],) , ]\n", both);
+        check("[f(x=True)]<|python_end|>", Some(json!([["f", { "x": true }]])));
+        for bad in [
+            "",
+            "[]",
+            "f()",
+            "[f]",
+            "[f(]",
+            "[f()",
+            "[f() g()]",
+            "[f()] x",
+            "[f(1)]",
+            "[f(x=)]",
+            "[f(x=y)]",
+            "[f(x=1 y=2)]",
+            "[f(x=1, , y=2)]",
+            "[f(,)]",
+            "[1, 2]",
+        ] {
+            check(bad, None);
+        }
+    }
+
+    #[test]
+    fn lines_of_calls() {
+        let check = |text: &str, want: Option<Value>| check(Pythonic::Lines, text, want);
+        let both = Some(json!([["f", { "x": "a\nb" }], ["g", {}]]));
+        check("f(x='a\\nb')\ng()", both.clone());
+        check("\nf(\n    x=\"a\\nb\",\n)\n\ng()\n", both.clone());
+        check("[f(x='a\\nb'), g()]", both.clone());
+        check("f(x='a\\nb'), g()", both);
+        for bad in ["", "f", "f()\nx", "f()\n<b>", "x = f()"] {
+            check(bad, None);
+        }
+        assert!(Pythonic::Lines.may_begin("\n") && Pythonic::Lines.may_begin("\nf("));
+        assert!(!Pythonic::Lines.may_begin("{\"name\""));
+    }
+
+    #[test]
+    fn names_are_words() {
+        let calls = Pythonic::List;
+        assert!(calls.can_name("a_1") && !calls.can_name("") && !calls.can_name("a b"));
+    }
+}
