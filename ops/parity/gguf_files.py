@@ -6,9 +6,10 @@ import gguf
 import numpy as np
 import torch
 
-ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
-                 'phi3': 'phi3', 'granite': 'granite', 'smollm3': 'smollm3',
-                 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm',
+ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
+                 'qwen2': 'qwen2', 'qwen3': 'qwen3', 'phi3': 'phi3', 'granite': 'granite',
+                 'smollm3': 'smollm3', 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5',
+                 'glm': 'chatglm',
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
@@ -24,7 +25,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
+REORDERED = {'llama', 'mistral3', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -146,6 +147,9 @@ def add_metadata(writer, config, head_dim):
             # All of it: what OLMo 3 is published with, and transformers takes if nothing is said.
             inferred = 0.1 * math.log(rope['factor']) + 1
             writer.add_rope_scaling_attn_factors(rope.get('attention_factor', inferred))
+    if config.model_type == 'ministral3':
+        writer.add_rope_scaling_yarn_log_mul(rope['mscale_all_dim'])
+        writer.add_attn_temperature_scale(rope['llama_4_scaling_beta'])
     if rope['rope_type'] == 'longrope':
         original = rope['original_max_position_embeddings']
         factor = config.max_position_embeddings / original

@@ -29,6 +29,8 @@ LLAMA3 = dict(rope_type='llama3', rope_theta=500000.0, factor=8.0, low_freq_fact
 YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
             original_max_position_embeddings=32)
 LINEAR = dict(rope_type='linear', rope_theta=10000.0, factor=2.0)
+# Queries of the second 32 positions are larger than those of the first.
+MINISTRAL3 = dict(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4, **YARN)
 
 
 def longrope(pairs, **others):
@@ -71,6 +73,10 @@ MODELS = {
     'phi3-partial': ('Phi3Config', dict(pad_token_id=0, tie_word_embeddings=True, **PHI4_MINI)),
     'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=32, layer_types=[
         'full_attention', 'sliding_attention', 'full_attention'])),
+    'ministral3': ('Ministral3Config', dict(head_dim=32, rope_parameters=MINISTRAL3)),
+    'ministral3-window': ('Ministral3Config', dict(
+        head_dim=16, sliding_window=9, tie_word_embeddings=True,
+        rope_parameters=dict(MINISTRAL3, mscale_all_dim=0.5))),
     'cwm': ('CwmConfig', dict(sliding_window=9, head_dim=16, rope_parameters=LLAMA3)),
     'helium': ('HeliumConfig', dict(head_dim=16, attention_bias=True, mlp_bias=True,
                                     pad_token_id=0)),
@@ -241,6 +247,11 @@ INSIDE = {
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
                            num_attention_heads=2, patch_size=4, **VISION))),
+    'ministral3-inside': ('Mistral3Config', dict(
+        model_type='ministral3', head_dim=16, rope_parameters=MINISTRAL3), dict(
+        image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
+        vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
+                           num_attention_heads=2, patch_size=4, **VISION))),
     'qwen2-vl-inside': ('Qwen2VLConfig', dict(rope_parameters=MROPE), dict(
         vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=2, patch_size=4),
         **QWEN_IDS)),
@@ -257,8 +268,8 @@ GEMMA3_INSIDE = 'gemma3-inside'
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', 'glm4-moe-norm',
                'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
-               'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
-               'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
+               'llama-linear', 'mistral', 'mistral-window', 'ministral3',
+               'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',

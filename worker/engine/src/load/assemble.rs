@@ -52,6 +52,7 @@ pub(crate) fn assemble(
         final_norm: final_norm.into(),
         head,
         ropes: decoder.ropes(),
+        temperature: decoder.temperature,
         scale: decoder.scales.attention,
         softcap: decoder.softcaps.attention,
         logits_softcap: decoder.softcaps.tokens,

@@ -9,7 +9,7 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
-use crate::rope::Rope;
+use crate::rope::{Rope, Temperature};
 
 /// Decoder families that are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +19,8 @@ pub(crate) enum Family {
     Mistral,
     /// Mistral with windows in some layers.
     Ministral,
+    /// Mistral whose queries grow with their position; also inside what reads pictures.
+    Ministral3,
     /// Llama with windows in three layers of four.
     Cwm,
     Helium,
@@ -310,6 +312,8 @@ pub(crate) struct Decoder {
     pub(crate) rotates: Vec<bool>,
     /// Of layers with a window, if it is another one.
     pub(crate) window_rope: Option<Rope>,
+    /// What queries are multiplied by where they stand, if anything.
+    pub(crate) temperature: Option<Temperature>,
     /// Added to the weights of norms.
     pub(crate) norm_offset: f32,
     pub(crate) order: HeadOrder,

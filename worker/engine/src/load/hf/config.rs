@@ -215,6 +215,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             _ => 0.0,
         },
         rope: found.rope,
+        temperature: found.temperature,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
@@ -334,7 +335,7 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::Scaling;
+    use crate::rope::{Scaling, Temperature};
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({
@@ -408,6 +409,8 @@ mod tests {
         check(Family::Ministral, named, [Some(9), None, Some(9)]);
         check(Family::Mistral, json!({ "sliding_window": 9, "layer_types": null }), all);
         check(Family::Ministral, json!({}), [Some(4096); 3]);
+        check(Family::Ministral3, json!({}), none);
+        check(Family::Ministral3, json!({ "sliding_window": 9 }), all);
         check(Family::Gemma2, json!({}), [Some(4096), None, Some(4096)]);
         check(Family::GptOss, json!({}), [Some(128), None, Some(128)]);
         check(Family::Cwm, json!({}), [None, Some(8192), Some(8192)]);
@@ -696,6 +699,48 @@ mod tests {
         let mut both = new;
         both["rope_scaling"] = json!({ "factor": 4.0 });
         assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);
+    }
+
+    #[test]
+    fn ministral_3_says_by_how_much_queries_grow() {
+        let found = |changes: Value| {
+            let whole = json!({ "architectures": ["Ministral3ForCausalLM"] });
+            let Value::Object(mut whole) = whole else { unreachable!() };
+            whole.extend(changes.as_object().unwrap().clone());
+            let config = Config::from_value(Value::Object(whole)).unwrap();
+            let shape = config.shape(Family::Ministral3).unwrap();
+            let found = config.ropes(Family::Ministral3, &shape).map(|(found, _)| found);
+            found.map_err(|error| match error {
+                RopeError::Type(what) | RopeError::Malformed(what) => what,
+                RopeError::Refused(refusal) => refusal.field,
+            })
+        };
+        let published = found(json!({})).unwrap();
+        let temperature = Temperature { beta: 0.1, every: 16_384 };
+        assert_eq!(published.temperature, Some(temperature));
+        assert_eq!((published.rope.attention_factor, published.positions), (1.0, 262_144));
+        let yarn = json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+        });
+        let with = |field: &str, value: Value| {
+            let mut yarn = yarn.clone();
+            yarn[field] = value;
+            found(json!({ "rope_parameters": yarn, "max_position_embeddings": 128 }))
+        };
+        let own = with("llama_4_scaling_beta", json!(0.25)).unwrap();
+        assert_eq!(own.temperature, Some(Temperature { beta: 0.25, every: 32 }));
+        let none = with("factor", json!(4.0)).unwrap_err();
+        assert_eq!(none, "rope_parameters: llama_4_scaling_beta is missing");
+        let odd = with("llama_4_scaling_beta", json!(-1.0)).unwrap_err();
+        assert_eq!(odd, "attention temperature scale");
+        // Others have the field in their files, and no use for it.
+        let mut others = yarn.clone();
+        others["llama_4_scaling_beta"] = json!(0.1);
+        let others = json!({ "rope_parameters": others, "max_position_embeddings": 128 });
+        let config = config(others);
+        let shape = config.shape(Family::Mistral).unwrap();
+        let (found, _) = config.ropes(Family::Mistral, &shape).ok().unwrap();
+        assert_eq!(found.temperature, None);
     }
 
     #[test]

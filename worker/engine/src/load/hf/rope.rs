@@ -5,7 +5,9 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::rope::{Rope, Scaling, Yarn, longrope_attention_factor, yarn_attention_factor};
+use crate::rope::{
+    Rope, Scaling, Temperature, Yarn, longrope_attention_factor, yarn_attention_factor,
+};
 
 /// Rope types that are computed.
 pub(crate) const TYPES: &str = "default, linear, llama3, longrope, yarn";
@@ -43,6 +45,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) positions_scaled: bool,
     /// Files may have GPT-NeoX' own names.
     pub(crate) neox: bool,
+    /// Queries grow with their position, and files say by how much.
+    pub(crate) temperature: bool,
 }
 
 /// A rotation that was found.
@@ -55,6 +59,7 @@ pub(crate) struct Found {
     pub(crate) positions: u32,
     /// What `mscale_all_dim` multiplies attention's dot products by, in families that do it.
     pub(crate) sharper: f64,
+    pub(crate) temperature: Option<Temperature>,
 }
 
 /// Why no rotation can be made.
@@ -90,6 +95,7 @@ struct Parameters {
     beta_slow: Option<f64>,
     mscale: Option<f64>,
     mscale_all_dim: Option<f64>,
+    llama_4_scaling_beta: Option<f64>,
     #[serde(default = "yes")]
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
@@ -209,11 +215,15 @@ fn one_rope(
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
     let theta = parameters.rope_theta.or(fields.rope_theta).or(neox_theta);
     let theta = theta.unwrap_or(defaults.theta);
-    let original_positions = fields
+    let told_positions = fields
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)
-        .or(defaults.original_positions)
-        .unwrap_or(f64::from(shape.max_positions));
+        .or(defaults.original_positions);
+    let temperature = match defaults.temperature {
+        true => Some(parameters.temperature(told_positions)?),
+        false => None,
+    };
+    let original_positions = told_positions.unwrap_or(f64::from(shape.max_positions));
     let positions = shape.max_positions;
     parameters.refuse_unsaid(original_positions, positions)?;
     let scaling = parameters.scaling(original_positions, f64::from(positions))?;
@@ -221,7 +231,7 @@ fn one_rope(
     let positions =
         if defaults.positions_scaled { positions } else { scaling.positions(positions) };
     let sharper = parameters.sharper(original_positions, f64::from(shape.max_positions));
-    Ok(Found { rope, rotary_dim, positions, sharper })
+    Ok(Found { rope, rotary_dim, positions, sharper, temperature })
 }
 
 fn rotary_dim(partial: Option<f64>, default: Option<f64>, head_dim: u32) -> Result<u32, Refusal> {
@@ -292,6 +302,15 @@ impl Parameters {
         let inferred = longrope_attention_factor(factor, original_positions);
         let attention_factor = self.attention_factor.unwrap_or(inferred);
         Ok(Scaling::PerFrequency { factors, attention_factor })
+    }
+
+    /// By how much queries grow with their position; transformers has no default for either.
+    fn temperature(&self, original_positions: Option<f64>) -> Result<Temperature, RopeError> {
+        let beta = required("llama_4_scaling_beta", self.llama_4_scaling_beta)?;
+        let every = required("original_max_position_embeddings", original_positions)?;
+        let field = "original_max_position_embeddings";
+        let every = Refusal::unless_within(field, every, 1.0, f64::from(u32::MAX))?;
+        Ok(Temperature { beta, every: every as u32 }.checked()?)
     }
 
     /// Of every scaling, as transformers has it.

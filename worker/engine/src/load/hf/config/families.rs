@@ -19,8 +19,9 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
-     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, and what reads text of \
-     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
+     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
+     and what reads text of \
+     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration (Ministral 3 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
 
@@ -33,7 +34,12 @@ pub(super) fn architecture_of(config: &Value) -> &str {
     let whole = said.filter(|name| !is_base(name));
     let model_type = config["model_type"].as_str();
     let by_type = || of_type(model_type?);
-    whole.or_else(by_type).or(said).or(model_type).unwrap_or("none")
+    match whole.or_else(by_type).or(said).or(model_type).unwrap_or("none") {
+        inside::MISTRAL3 if config["text_config"]["model_type"] == "ministral3" => {
+            inside::MINISTRAL3
+        }
+        architecture => architecture,
+    }
 }
 
 fn of_type(model_type: &str) -> Option<&'static str> {
@@ -41,6 +47,7 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "llama" => "LlamaForCausalLM",
         "mistral" => "MistralForCausalLM",
         "ministral" => "MinistralForCausalLM",
+        "ministral3" => "Ministral3ForCausalLM",
         "cwm" => "CwmForCausalLM",
         "helium" => "HeliumForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
@@ -103,6 +110,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "LlamaForCausalLM" | "LLaMAForCausalLM" => Family::Llama,
         "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
         "MinistralForCausalLM" => Family::Ministral,
+        "Ministral3ForCausalLM" | inside::MINISTRAL3 => Family::Ministral3,
         "CwmForCausalLM" => Family::Cwm,
         "HeliumForCausalLM" => Family::Helium,
         "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
@@ -179,6 +187,7 @@ impl Family {
             only_longrope: self == Self::Phi3,
             positions_scaled: matches!(self, Self::Gemma3 | Self::GptOss),
             neox: self == Self::GptNeoX,
+            temperature: self == Self::Ministral3,
         }
     }
 
@@ -195,7 +204,8 @@ impl Family {
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
-            Self::Ministral | Self::Cwm | Self::SolarOpen | Self::MiniMaxM2 => Some(8),
+            Self::Ministral | Self::Ministral3 | Self::Cwm | Self::SolarOpen => Some(8),
+            Self::MiniMaxM2 => Some(8),
             Self::GptOss => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
@@ -209,6 +219,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
+            Self::Ministral3 => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
             Self::GptOss => Some(64),
             _ => None,
@@ -223,7 +234,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
-            Self::Glm4MoeLite | Self::MiniCpm3 => 1e-5,
+            Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -257,6 +268,7 @@ mod tests {
         check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
         check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
         check(Value::Null, json!("deepseek_v3"), "DeepseekV3ForCausalLM");
+        check(Value::Null, json!("ministral3"), "Ministral3ForCausalLM");
         for other in ["LlamaForSequenceClassification", "Qwen2ForRewardModel"] {
             check(json!([other]), json!("qwen2"), other);
         }
@@ -264,6 +276,13 @@ mod tests {
         check(Value::Null, Value::Null, "none");
         assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
         assert_eq!(family_of("LLaMAForCausalLM"), Some(Family::Llama));
+        let inside = |text: &str| {
+            let text = json!({ "model_type": text });
+            let config = json!({ "architectures": [inside::MISTRAL3], "text_config": text });
+            family_of(architecture_of(&config))
+        };
+        assert_eq!(inside("mistral"), Some(Family::Mistral));
+        assert_eq!(inside("ministral3"), Some(Family::Ministral3));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 /// Models that read more than text, of which what reads text is served.
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
+/// The same with Ministral 3 inside, which no file calls so.
+pub(super) const MINISTRAL3: &str = "Mistral3ForConditionalGeneration of ministral3";
 pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
 pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
@@ -19,12 +21,13 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         other => return Err(format!("{other} is not an object")),
     };
     let mut fields = match architecture {
-        GEMMA3 | MISTRAL3 | QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
+        GEMMA3 | MISTRAL3 | MINISTRAL3 => lifted(whole, architecture),
+        QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
-        return Err(format!("text_config.model_type = {inside}: must be mistral"));
+        return Err(format!("text_config.model_type = {inside}: must be mistral or ministral3"));
     }
     if architecture == GEMMA3 {
         // It is the head's that reads text alone, and the larger model's head has none.
@@ -73,6 +76,21 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
             "max_position_embeddings": 128_000, "rope_theta": 5e5,
         }),
+        MINISTRAL3 | "Ministral3ForCausalLM" => {
+            let mut all = json!({
+                "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336,
+                "num_hidden_layers": 34, "num_attention_heads": 32,
+                "max_position_embeddings": 262_144,
+            });
+            if !fields.contains_key("rope_scaling") {
+                all["rope_parameters"] = json!({
+                    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0,
+                    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1,
+                });
+            }
+            all
+        }
         // All its layers have experts.
         "SolarOpenForCausalLM" => json!({ "intermediate_size": 1 }),
         "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
@@ -141,9 +159,12 @@ mod tests {
         check("MistralForCausalLM", named.clone(), named);
         // Others have nothing inside.
         check("LlamaForCausalLM", whole(json!({})), json!({ "hidden_size": 7 }));
-        let another = whole(json!({ "model_type": "ministral3" }));
+        let another = whole(json!({ "model_type": "mistral4" }));
         let refused = text_fields(another, MISTRAL3).unwrap_err();
-        assert_eq!(refused, "text_config.model_type = ministral3: must be mistral");
+        assert_eq!(refused, "text_config.model_type = mistral4: must be mistral or ministral3");
+        let text = json!({ "model_type": "ministral3", "hidden_size": 640 });
+        let lifted = json!({ "tie_word_embeddings": true, "hidden_size": 640 });
+        check(MINISTRAL3, whole(text), lifted);
     }
 
     #[test]
