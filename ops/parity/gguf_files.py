@@ -20,7 +20,8 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'stablelm': 'stablelm', 'starcoder2': 'starcoder2', 'gpt_neox': 'gptneox',
                  'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
-                 'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3'}
+                 'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
+                 'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2'}
@@ -36,6 +37,9 @@ NAMES = {
     'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
     **{f'mlp.shared_expert{s}.{which}_proj': f'ffn_{which}_shexp'
        for s in ('', 's') for which in ('gate', 'up', 'down')},
+    **{f'mlp.shared_mlp.{which}_proj': f'ffn_{which}_shexp' for which in ('gate', 'up', 'down')},
+    'mlp.gate.wg': 'ffn_gate_inp', 'self_attn.query_layernorm': 'attn_q_norm',
+    'self_attn.key_layernorm': 'attn_k_norm',
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
@@ -137,7 +141,10 @@ def add_metadata(writer, config, head_dim):
     if hasattr(config, 'logit_scale'):
         writer.add_logit_scale(config.logit_scale)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_freq_base(rope['rope_theta'])
+    theta = rope['rope_theta']
+    if rope['rope_type'] == 'dynamic':  # of Hunyuan: a stretched base, and nothing else
+        theta *= rope['alpha'] ** (head_dim / (head_dim - 2))
+    writer.add_rope_freq_base(theta)
     if rope['rope_type'] in ('linear', 'yarn'):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope['rope_type']))
         writer.add_rope_scaling_factor(rope['factor'])
@@ -166,6 +173,9 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_used_count(config.num_experts_per_tok)
     if hasattr(config, 'moe_intermediate_size'):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == 'hunyuan_v1_moe':
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size)
     if config.model_type == 'qwen2_moe':
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == 'ernie4_5_moe':

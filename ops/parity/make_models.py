@@ -29,6 +29,7 @@ LLAMA3 = dict(rope_type='llama3', rope_theta=500000.0, factor=8.0, low_freq_fact
 YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
             original_max_position_embeddings=32)
 LINEAR = dict(rope_type='linear', rope_theta=10000.0, factor=2.0)
+NTK_ALPHA = dict(rope_type='dynamic', rope_theta=10000.0, factor=1.0, alpha=50.0)
 # Queries of the second 32 positions are larger than those of the first.
 MINISTRAL3 = dict(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4, **YARN)
 
@@ -116,6 +117,9 @@ MODELS = {
                                             query_pre_attn_scalar=40, layer_types=[
                                                 'full_attention', 'sliding_attention',
                                                 'full_attention'])),
+    'hunyuan': ('HunYuanDenseV1Config', dict(head_dim=32, rope_parameters=NTK_ALPHA)),
+    'hunyuan-biases': ('HunYuanDenseV1Config', dict(head_dim=16, attention_bias=True,
+                                                    tie_word_embeddings=True)),
     'olmo2': ('Olmo2Config', dict(pad_token_id=0, attention_bias=True)),
     'olmo3': ('Olmo3Config', dict(pad_token_id=0, num_hidden_layers=4, sliding_window=9,
                                   rope_parameters=OLMO3)),
@@ -155,6 +159,8 @@ MODELS.update({
                                                moe_intermediate_size=48)),
     'minimax-m2': ('MiniMaxM2Config', dict(num_local_experts=6, num_experts_per_tok=2,
                                            head_dim=32, rotary_dim=16)),
+    'hunyuan-moe': ('HunYuanMoEV1Config', dict(num_experts=6, moe_topk=2, head_dim=16,
+                                               rope_parameters=NTK_ALPHA)),
     'cohere': ('CohereConfig', dict(logit_scale=0.25, pad_token_id=0)),
     'cohere-biases': ('CohereConfig', dict(attention_bias=True, tie_word_embeddings=False,
                                            num_key_value_heads=4, pad_token_id=0)),
@@ -276,7 +282,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
-               'minicpm3']
+               'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)

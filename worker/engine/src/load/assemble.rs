@@ -184,6 +184,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ffn_norm,
             q_norm,
             k_norm,
+            norms_last: decoder.family.norms_last(),
             sinks,
             attn_post_norm,
             ffn_post_norm,

@@ -98,9 +98,13 @@ pub(crate) enum Family {
     /// DeepSeek V3 without experts.
     Youtu,
     MiniCpm3,
+    /// Hunyuan 0.5B to 7B, dense.
+    HunYuan,
+    /// Hunyuan A13B.
+    HunYuanMoe,
 }
 
-/// What the RMS norms of queries and keys before rotation are of.
+/// What the RMS norms of queries and keys are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum QkNorm {
     /// There are none.
@@ -138,8 +142,14 @@ impl Family {
             Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
+            Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
             _ => QkNorm::Nothing,
         }
+    }
+
+    /// Norms of queries and keys are behind their rotation.
+    pub(crate) fn norms_last(self) -> bool {
+        matches!(self, Self::HunYuan | Self::HunYuanMoe)
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
@@ -338,6 +348,22 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
+    /// Takes this if what stands behind its rotation takes what was rotated and nothing more.
+    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        let factor = [Some(&self.rope), self.window_rope.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|rope| rope.attention_factor)
+            .find(|&factor| factor != 1.0);
+        match factor.filter(|_| self.family.norms_last()) {
+            Some(factor) => {
+                let bound = "1, where norms are behind the rotation";
+                Err(Refusal::new("rope attention_factor", factor, bound))
+            }
+            None => Ok(self),
+        }
+    }
+
     /// One norm is of what attention and what the feed-forward part takes.
     pub(crate) fn shares_norm(&self) -> bool {
         self.parallel && self.family != Family::GptNeoX

@@ -185,6 +185,20 @@ pub(crate) const HF_MINIMAX_M2: Names = Names {
 pub(crate) const HF_GPT_OSS: Names =
     Names { experts: ExpertNames { router: "mlp.router", ..HF_EXPERTS }, ..HF };
 
+/// The same in Hunyuan, with experts or without.
+pub(crate) const HF_HUNYUAN: Names = Names {
+    q_norm: "self_attn.query_layernorm",
+    k_norm: "self_attn.key_layernorm",
+    experts: ExpertNames {
+        router: "mlp.gate.wg",
+        shared_gate: "mlp.shared_mlp.gate_proj",
+        shared_up: "mlp.shared_mlp.up_proj",
+        shared_down: "mlp.shared_mlp.down_proj",
+        ..HF_EXPERTS
+    },
+    ..HF
+};
+
 /// The same where the feed-forward part is what experts would share.
 pub(crate) const HF_SHARED: Names =
     Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };

@@ -57,6 +57,8 @@ pub(crate) enum Architecture {
     /// V2, V3, Kimi K2, GLM 4.7 Flash, Youtu.
     DeepSeek2,
     MiniCpm3,
+    HunYuanDense,
+    HunYuanMoe,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -64,10 +66,10 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
-     GLM 4.7 Flash too), minicpm3";
+     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 38] = [
+    pub(super) const ALL: [Self; 40] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -106,6 +108,8 @@ impl Architecture {
         Self::Jais2,
         Self::DeepSeek2,
         Self::MiniCpm3,
+        Self::HunYuanDense,
+        Self::HunYuanMoe,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -150,6 +154,8 @@ impl Architecture {
             Self::Jais2 => ("jais2", Family::Jais2, false),
             Self::DeepSeek2 => ("deepseek2", Family::DeepSeekV3, true),
             Self::MiniCpm3 => ("minicpm3", Family::MiniCpm3, false),
+            Self::HunYuanDense => ("hunyuan-dense", Family::HunYuan, false),
+            Self::HunYuanMoe => ("hunyuan-moe", Family::HunYuanMoe, false),
         }
     }
 

@@ -102,7 +102,7 @@ impl Config<'_, '_> {
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let family = architecture.family();
         let experts = self.experts(architecture, &keys, (&shape, checkpoint))?;
-        Ok(Decoder {
+        let decoder = Decoder {
             family,
             norm_eps: self.norm_eps(&keys)?,
             layer_norms: family.layer_norms(),
@@ -133,7 +133,8 @@ impl Config<'_, '_> {
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
             shape,
-        })
+        };
+        decoder.checked().map_err(refused)
     }
 
     fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {

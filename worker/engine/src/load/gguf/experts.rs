@@ -20,7 +20,7 @@ const BIAS: &str = "exp_probs_b";
 /// And the gate of what all tokens go through.
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
-     exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss and deepseek2";
+     exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2 and hunyuan-moe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -45,6 +45,7 @@ impl Config<'_, '_> {
                 | Architecture::MiniMaxM2
                 | Architecture::GptOss
                 | Architecture::DeepSeek2
+                | Architecture::HunYuanMoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -86,7 +87,7 @@ impl Config<'_, '_> {
         };
         let shared = number("expert_shared_feed_forward_length")?.filter(|&shared| shared > 0);
         let shared_ffn = match architecture {
-            Architecture::Qwen2Moe => Some(shared.unwrap_or(shape.ffn)),
+            Architecture::Qwen2Moe | Architecture::HunYuanMoe => Some(shared.unwrap_or(shape.ffn)),
             Architecture::GraniteMoe => shared,
             Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::DeepSeek2 => {
                 let count = number("expert_shared_count")?.unwrap_or(1);

@@ -234,7 +234,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         head_bias: family == Family::Phi,
         shape,
     };
-    Ok((decoder, quantized))
+    Ok((decoder.checked().map_err(refused)?, quantized))
 }
 
 impl Config {
@@ -699,6 +699,30 @@ mod tests {
         let mut both = new;
         both["rope_scaling"] = json!({ "factor": 4.0 });
         assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);
+    }
+
+    #[test]
+    fn alpha_stretches_theta_in_hunyuan() {
+        let rope = |family: Family, alpha: Value| {
+            let scaling = json!({ "type": "dynamic", "factor": 1.0, "alpha": alpha });
+            let config = config(json!({ "rope_scaling": scaling, "head_dim": 8 }));
+            let shape = config.shape(family).unwrap();
+            let found = config.ropes(family, &shape).map(|(found, _)| found.rope);
+            found.map_err(|error| match error {
+                RopeError::Type(what) | RopeError::Malformed(what) => what,
+                RopeError::Refused(refusal) => refusal.field,
+            })
+        };
+        for family in [Family::HunYuan, Family::HunYuanMoe] {
+            let theta = 1e4 * 1000_f64.powf(8.0 / 6.0);
+            assert_eq!(rope(family, json!(1000.0)), Ok(Rope::unscaled(theta, 8)));
+            assert_eq!(rope(family, json!(0.5)), Err("alpha".to_owned()));
+            // Without it, it would be another rotation for every length.
+            for none in [json!(null), json!(0.0)] {
+                assert_eq!(rope(family, none), Err("dynamic".to_owned()));
+            }
+        }
+        assert_eq!(rope(Family::Llama, json!(1000.0)), Err("dynamic".to_owned()));
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub(crate) fn load(
         Family::MiniMaxM2 if checkpoint.has_some("block_sparse_moe") => &names::HF_MINIMAX_M2,
         Family::MiniMaxM2 | Family::ExaoneMoe => &names::HF_EXAONE_MOE,
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,
+        Family::HunYuan | Family::HunYuanMoe => &names::HF_HUNYUAN,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,

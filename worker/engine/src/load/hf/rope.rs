@@ -10,7 +10,8 @@ use crate::rope::{
 };
 
 /// Rope types that are computed.
-pub(crate) const TYPES: &str = "default, linear, llama3, longrope, yarn";
+pub(crate) const TYPES: &str =
+    "default, linear, llama3, longrope, yarn, and dynamic with alpha in Hunyuan";
 
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -47,6 +48,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) neox: bool,
     /// Queries grow with their position, and files say by how much.
     pub(crate) temperature: bool,
+    /// Scaling that is called dynamic may be one that stretches `theta` once for all.
+    pub(crate) alpha: bool,
 }
 
 /// A rotation that was found.
@@ -96,6 +99,7 @@ struct Parameters {
     mscale: Option<f64>,
     mscale_all_dim: Option<f64>,
     llama_4_scaling_beta: Option<f64>,
+    alpha: Option<f64>,
     #[serde(default = "yes")]
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
@@ -214,7 +218,7 @@ fn one_rope(
     let partial = partial.or(counted).or(neox_partial);
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
     let theta = parameters.rope_theta.or(fields.rope_theta).or(neox_theta);
-    let theta = theta.unwrap_or(defaults.theta);
+    let theta = parameters.stretched(theta.unwrap_or(defaults.theta), shape.head_dim)?;
     let told_positions = fields
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)
@@ -254,10 +258,21 @@ impl Parameters {
     fn name(&mut self, defaults: RopeDefaults) {
         let name = self.rope_type.take().or(self.old_type.take());
         let name = name.unwrap_or_else(|| "default".to_owned());
+        let is_by_alpha = defaults.alpha && name == "dynamic";
+        self.alpha = self.alpha.filter(|&alpha| is_by_alpha && alpha != 0.0);
         // Text has one position where pictures have three, and so the default one of these.
-        let name = if name == "mrope" { "default".to_owned() } else { name };
+        let is_default = name == "mrope" || self.alpha.is_some();
+        let name = if is_default { "default".to_owned() } else { name };
         let is_longrope = name == "su" || (defaults.only_longrope && name == "yarn");
         self.rope_type = Some(if is_longrope { "longrope".to_owned() } else { name });
+    }
+
+    /// `theta`, times alpha^(d / (d - 2)) of heads of d elements where there is an alpha.
+    fn stretched(&self, theta: f64, head_dim: u32) -> Result<f64, Refusal> {
+        let Some(alpha) = self.alpha else { return Ok(theta) };
+        let alpha = Refusal::unless_within("alpha", alpha, 1.0, 1e9)?;
+        let dim = f64::from(head_dim);
+        Ok(theta * alpha.powf(dim / (dim - 2.0)))
     }
 
     /// What scales by the positions that a model was made for cannot do without them. Where a file

@@ -24,6 +24,12 @@ impl Config {
         };
         let experts = match family {
             Family::Mixtral | Family::GraniteMoe => usual,
+            Family::HunYuanMoe => ManyExperts {
+                count: self.num_experts.or(self.num_local_experts).unwrap_or(1),
+                chosen: self.num_experts_per_tok.unwrap_or(1),
+                shared_ffn: Some(self.intermediate_size),
+                ..usual
+            },
             Family::Olmoe | Family::FlexOlmo => {
                 let (count, chosen) = if family == Family::Olmoe { (64, 8) } else { (7, 5) };
                 ManyExperts {

@@ -20,7 +20,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
-     and what reads text of \
+     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration (Ministral 3 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -95,6 +95,8 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "arcee" => "ArceeForCausalLM",
         "apertus" => "ApertusForCausalLM",
         "jais2" => "Jais2ForCausalLM",
+        "hunyuan_v1_dense" => "HunYuanDenseV1ForCausalLM",
+        "hunyuan_v1_moe" => "HunYuanMoEV1ForCausalLM",
         "gemma3" => inside::GEMMA3,
         "mistral3" => inside::MISTRAL3,
         "qwen2_vl" => inside::QWEN2_VL,
@@ -158,6 +160,8 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Glm4MoeLiteForCausalLM" => Family::Glm4MoeLite,
         "YoutuForCausalLM" => Family::Youtu,
         "MiniCPM3ForCausalLM" => Family::MiniCpm3,
+        "HunYuanDenseV1ForCausalLM" => Family::HunYuan,
+        "HunYuanMoEV1ForCausalLM" => Family::HunYuanMoe,
         _ => return None,
     })
 }
@@ -188,6 +192,7 @@ impl Family {
             positions_scaled: matches!(self, Self::Gemma3 | Self::GptOss),
             neox: self == Self::GptNeoX,
             temperature: self == Self::Ministral3,
+            alpha: matches!(self, Self::HunYuan | Self::HunYuanMoe),
         }
     }
 
@@ -199,7 +204,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
-            Self::Youtu | Self::MiniCpm3 => None,
+            Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
@@ -235,6 +240,7 @@ impl Family {
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
+            Self::HunYuan | Self::HunYuanMoe => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -288,7 +294,7 @@ mod tests {
     #[test]
     fn what_types_make_is_served() {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
-        for model_type in types {
+        for model_type in types.into_iter().chain(["hunyuan_v1_dense", "hunyuan_v1_moe"]) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
         }
     }

@@ -7,6 +7,11 @@ pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
 /// The same with Ministral 3 inside, which no file calls so.
 pub(super) const MINISTRAL3: &str = "Mistral3ForConditionalGeneration of ministral3";
+/// What has fields that may be lists, and means none of them or the same in all layers.
+const HUNYUAN: &str = "HunYuanDenseV1ForCausalLM";
+const HUNYUAN_MOE: &str = "HunYuanMoEV1ForCausalLM";
+const PER_LAYER: [&str; 4] =
+    ["moe_topk", "moe_intermediate_size", "num_shared_expert", "num_experts"];
 pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
 pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
@@ -33,6 +38,11 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         // It is the head's that reads text alone, and the larger model's head has none.
         fields.remove("final_logit_softcapping");
     }
+    match architecture {
+        HUNYUAN => PER_LAYER.iter().for_each(|name| drop(fields.remove(*name))),
+        HUNYUAN_MOE => same_in_all_layers(&mut fields)?,
+        _ => {}
+    }
     if architecture == MISTRAL3 {
         // They count for a Mistral that stands alone.
         fields.remove("layer_types");
@@ -44,6 +54,23 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         }
     }
     Ok(fields)
+}
+
+/// Makes numbers of lists of them, of which there is one for each layer, and calls the experts of a
+/// token as others do.
+fn same_in_all_layers(fields: &mut Map<String, Value>) -> Result<(), String> {
+    for name in PER_LAYER {
+        let Some(Value::Array(each)) = fields.get(name) else { continue };
+        let Some(first) = each.first().filter(|first| each.iter().all(|one| one == *first)) else {
+            return Err(format!("{name} differs between layers, which is not supported"));
+        };
+        let first = first.clone();
+        fields.insert(name.to_owned(), first);
+    }
+    if let Some(chosen) = fields.remove("moe_topk") {
+        fields.entry("num_experts_per_tok").or_insert(chosen);
+    }
+    Ok(())
 }
 
 /// What stands inside, if anything does: Qwen2-VL's first files have the text model's fields
@@ -165,6 +192,26 @@ mod tests {
         let text = json!({ "model_type": "ministral3", "hidden_size": 640 });
         let lifted = json!({ "tie_word_embeddings": true, "hidden_size": 640 });
         check(MINISTRAL3, whole(text), lifted);
+    }
+
+    #[test]
+    fn lists_of_hunyuan_say_one_number() {
+        let read = |architecture, config: Value| text_fields(config, architecture);
+        let whole = |chosen: Value| json!({ "moe_topk": chosen, "moe_intermediate_size": [48, 48], "num_experts": 64 });
+        let check = |chosen: Value| {
+            let fields = Value::Object(read(HUNYUAN_MOE, whole(chosen)).unwrap());
+            let want = json!({
+                "num_experts_per_tok": 8, "moe_intermediate_size": 48, "num_experts": 64,
+            });
+            assert_eq!(fields, want);
+        };
+        check(json!([8, 8, 8]));
+        check(json!(8));
+        for odd in [json!([8, 4]), json!([])] {
+            let refused = read(HUNYUAN_MOE, whole(odd)).unwrap_err();
+            assert_eq!(refused, "moe_topk differs between layers, which is not supported");
+        }
+        assert_eq!(read(HUNYUAN, whole(json!([8, 4]))).unwrap(), Map::new());
     }
 
     #[test]

@@ -62,6 +62,7 @@ impl Config {
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
@@ -180,7 +181,7 @@ impl Config {
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
             Family::Jais2 => None,
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
-            Family::Youtu | Family::MiniCpm3 => None,
+            Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
         }
     }
 }
