@@ -21,10 +21,11 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
-                 'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe'}
+                 'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
+                 'falcon': 'falcon'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
-               'nemotron', 'jais2'}
+               'nemotron', 'jais2', 'falcon'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'mistral3', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
 
@@ -38,6 +39,9 @@ NAMES = {
     **{f'mlp.shared_expert{s}.{which}_proj': f'ffn_{which}_shexp'
        for s in ('', 's') for which in ('gate', 'up', 'down')},
     **{f'mlp.shared_mlp.{which}_proj': f'ffn_{which}_shexp' for which in ('gate', 'up', 'down')},
+    'transformer.word_embeddings': 'token_embd', 'transformer.ln_f': 'output_norm',
+    'self_attention.query_key_value': 'attn_qkv', 'self_attention.dense': 'attn_output',
+    'ln_attn': 'attn_norm_2', 'ln_mlp': 'attn_norm',
     'mlp.gate.wg': 'ffn_gate_inp', 'self_attn.query_layernorm': 'attn_q_norm',
     'self_attn.key_layernorm': 'attn_k_norm',
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
@@ -80,6 +84,9 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     head_dim = getattr(config, 'head_dim', None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    if config.model_type == 'falcon':  # which has names of its own for what is written
+        config.intermediate_size = config.ffn_hidden_size
+        config.num_key_value_heads = config.num_kv_heads if config.new_decoder_architecture else 1
     add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
         add_latent_metadata(writer, config, whole)
@@ -113,7 +120,9 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     writer.write_tensors_to_file()
     writer.close()
     if config.tie_word_embeddings:
-        stored['lm_head.weight'] = stored['model.embed_tokens.weight']
+        embed = [key for key in stored if key.endswith(('embed_tokens.weight',
+                                                        'word_embeddings.weight'))]
+        stored['lm_head.weight'] = stored[embed[0]]
     return stored
 
 
@@ -131,7 +140,7 @@ def add_metadata(writer, config, head_dim):
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     if config.model_type in LAYER_NORMS:
-        names = [name for name in ('layer_norm_eps', 'norm_epsilon', 'norm_eps')
+        names = [name for name in ('layer_norm_eps', 'layer_norm_epsilon', 'norm_epsilon', 'norm_eps')
                  if hasattr(config, name)]
         writer.add_layer_norm_eps(getattr(config, names[0]) if names else 1e-5)
     else:
@@ -324,8 +333,11 @@ def add_tensor(writer, key, tensor, kind, config):
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
+    falcon = config.model_type == 'falcon'
+    groups = config.num_key_value_heads if falcon else config.num_attention_heads
     if parts[-1] == 'query_key_value':
-        data = by_parts(data, 3, config.num_attention_heads)
+        order = queries_first(data.shape[0], groups, config.num_attention_heads)
+        data = data[order]
     exact = 'ffn_gate_inp' in name or data.ndim != 2
     kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
@@ -338,16 +350,16 @@ def add_tensor(writer, key, tensor, kind, config):
     if heads:
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
     if parts[-1] == 'query_key_value':
-        data = by_parts(data, config.num_attention_heads, 3)
+        data = data[np.argsort(order)]
     data = data - 1.0 if adds_one else data
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 
-def by_parts(data, parts, others):
-    """Rows of (other, part) to (part, other): queries, keys and values of all heads to all queries,
-    all keys and all values, or back."""
-    rows = data.reshape(others, parts, -1, *data.shape[1:])
-    return np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(data.shape)
+def queries_first(rows, groups, heads):
+    """Where the rows of all queries, all keys and all values stand in a tensor that has those of
+    a group of heads together: its queries, and then its key and its value."""
+    index = np.arange(rows).reshape(groups, heads // groups + 2, -1)
+    return np.concatenate([index[:, :-2].ravel(), index[:, -2].ravel(), index[:, -1].ravel()])
 
 
 def in_halves(tensor, head_dim, rotary_dim):

@@ -194,6 +194,12 @@ MODELS.update({
                                               attention_bias=False, pad_token_id=0)),
     'gpt-neox-tanh': ('GPTNeoXConfig', dict(hidden_act='gelu_fast', tie_word_embeddings=True,
                                             pad_token_id=0)),
+    'falcon': ('FalconConfig', dict(ffn_hidden_size=96)),
+    'falcon-new': ('FalconConfig', dict(new_decoder_architecture=True, num_kv_heads=2)),
+    'falcon-biases': ('FalconConfig', dict(new_decoder_architecture=True, num_kv_heads=2, bias=True,
+                                           num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
+    'falcon-serial': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True)),
+    'gptj': ('GPTJConfig', dict(rotary_dim=8)),
     'phi': ('PhiConfig', dict(pad_token_id=0)),
     'phi-mha-tied': ('PhiConfig', dict(num_key_value_heads=4, tie_word_embeddings=True,
                                        pad_token_id=0)),
@@ -282,7 +288,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
-               'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe']
+               'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
+               'falcon-new']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)

@@ -110,12 +110,22 @@ const DEEPSEEK_LLM: [&str; 6] = [
     r"[一-龥ࠀ-一가-\u{D7FF}]+",
     r"\p{N}+",
 ];
+const FALCON: [&str; 3] = [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"];
 /// What llama.cpp does where a file does not say.
 const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
 /// Those that are more than one, each cutting what the one before it has cut.
-const SEQUENCES: [&[&str]; 8] =
-    [&MINICPM5, &YOUTU, &TINY_AYA, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+const SEQUENCES: [&[&str]; 9] = [
+    &MINICPM5,
+    &YOUTU,
+    &FALCON,
+    &TINY_AYA,
+    &VIKING,
+    &DEEPSEEK_CODER,
+    &DEEPSEEK_V3,
+    &DEEPSEEK_LLM,
+    &UNNAMED,
+];
 
 /// What a text may be cut before, behind a letter or an ASCII digit: see [`ends_word`].
 pub(super) const BREAKS: [char; 9] = [' ', '\t', '\r', '\n', ',', '，', '、', '。', '،'];
@@ -221,6 +231,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "bailingmoe" | "bailingmoe2" => plain(words(&[BAILING])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
         "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },
+        "falcon" => plain(words(&FALCON)?),
         "viking" => plain(words(&VIKING)?),
         "deepseek-coder" => plain(words(&DEEPSEEK_CODER)?),
         "deepseek-llm" => plain(words(&DEEPSEEK_LLM)?),

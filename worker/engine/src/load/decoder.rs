@@ -102,6 +102,9 @@ pub(crate) enum Family {
     HunYuan,
     /// Hunyuan A13B.
     HunYuanMoe,
+    /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
+    Falcon,
+    GptJ,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -131,7 +134,9 @@ impl Family {
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
             }
-            Self::Nemotron | Self::Jais2 => Some(LayerNorms { weights: true, biases: true }),
+            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
+                Some(LayerNorms { weights: true, biases: true })
+            }
             _ => None,
         }
     }
@@ -158,7 +163,8 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
         let glm = matches!(self, Self::Glm | Self::Glm4);
-        ernie || cohere || deepseek || glm || matches!(self, Self::Helium | Self::Youtu)
+        let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ);
+        ernie || cohere || deepseek || glm || others
     }
 
     /// Keys and values come of a few numbers that heads share.
@@ -187,8 +193,8 @@ impl Family {
         match self {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
-            Self::StarCoder2 | Self::Phi => Activation::Ungated(Ungated::GeluTanh),
-            Self::GptNeoX => Activation::Ungated(Ungated::Gelu),
+            Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
+            Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
@@ -315,6 +321,8 @@ pub(crate) struct Decoder {
     pub(crate) layer_norms: Option<LayerNorms>,
     /// The feed-forward part takes what attention takes.
     pub(crate) parallel: bool,
+    /// Through a norm of its own; else by the same.
+    pub(crate) two_norms: bool,
     /// `[layers]`, all gated or none.
     pub(crate) activations: Vec<Activation>,
     pub(crate) rope: Rope,
@@ -366,7 +374,7 @@ impl Decoder {
 
     /// One norm is of what attention and what the feed-forward part takes.
     pub(crate) fn shares_norm(&self) -> bool {
-        self.parallel && self.family != Family::GptNeoX
+        self.parallel && !self.two_norms
     }
 
     /// Feed-forward parts have gates.

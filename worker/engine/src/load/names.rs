@@ -229,6 +229,40 @@ pub(crate) const HF_GPT_NEOX: Names = Names {
     ..HF
 };
 
+/// The same in Falcon, where both parts have one norm.
+pub(crate) const HF_FALCON: Names = Names {
+    embed: "transformer.word_embeddings",
+    final_norm: "transformer.ln_f",
+    layer: "transformer.h",
+    qkv: "self_attention.query_key_value",
+    out: "self_attention.dense",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    ..HF
+};
+
+/// The same where each has its own.
+pub(crate) const HF_FALCON_TWO: Names =
+    Names { attn_norm: "ln_attn", ffn_norm: FALCON_FFN_NORM, ..HF_FALCON };
+
+/// By which these are told.
+pub(crate) const FALCON_FFN_NORM: &str = "ln_mlp";
+
+/// The same in GPT-J.
+pub(crate) const HF_GPTJ: Names = Names {
+    embed: "transformer.wte",
+    final_norm: "transformer.ln_f",
+    layer: "transformer.h",
+    attn_norm: "ln_1",
+    q: "attn.q_proj",
+    k: "attn.k_proj",
+    v: "attn.v_proj",
+    out: "attn.out_proj",
+    up: "mlp.fc_in",
+    down: "mlp.fc_out",
+    ..HF
+};
+
 /// The same in Phi 1 and 2.
 pub(crate) const HF_PHI: Names = Names {
     final_norm: "model.final_layernorm",
@@ -291,6 +325,10 @@ pub(crate) const GGUF: Names = Names {
         v: "attn_v_b",
     },
 };
+
+/// llama.cpp, where Falcon's parts have a norm each: the first is the feed-forward part's.
+pub(crate) const GGUF_FALCON_TWO: Names =
+    Names { attn_norm: "attn_norm_2", ffn_norm: "attn_norm", ..GGUF };
 
 /// llama.cpp, where the norm before the feed-forward part is called after what it stands behind.
 pub(crate) const GGUF_POST_NORM: Names = Names { ffn_norm: "post_attention_norm", ..GGUF };

@@ -59,6 +59,7 @@ pub(crate) enum Architecture {
     MiniCpm3,
     HunYuanDense,
     HunYuanMoe,
+    Falcon,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -66,10 +67,10 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
-     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe";
+     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 40] = [
+    pub(super) const ALL: [Self; 41] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -110,6 +111,7 @@ impl Architecture {
         Self::MiniCpm3,
         Self::HunYuanDense,
         Self::HunYuanMoe,
+        Self::Falcon,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -156,6 +158,7 @@ impl Architecture {
             Self::MiniCpm3 => ("minicpm3", Family::MiniCpm3, false),
             Self::HunYuanDense => ("hunyuan-dense", Family::HunYuan, false),
             Self::HunYuanMoe => ("hunyuan-moe", Family::HunYuanMoe, false),
+            Self::Falcon => ("falcon", Family::Falcon, false),
         }
     }
 

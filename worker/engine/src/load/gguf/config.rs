@@ -107,6 +107,7 @@ impl Config<'_, '_> {
             norm_eps: self.norm_eps(&keys)?,
             layer_norms: family.layer_norms(),
             parallel: self.is_parallel(&keys, checkpoint)?,
+            two_norms: family == Family::GptNeoX || has("blk.0.attn_norm_2.weight"),
             activations: self.activations(&keys, &shape)?,
             window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,

@@ -7,6 +7,7 @@ mod families;
 mod inside;
 mod latent;
 mod layers;
+mod older;
 mod quantized;
 mod refused;
 mod scales;
@@ -201,13 +202,14 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let order = HeadOrder {
         rotary_dim: found.rotary_dim,
         neighbours: config.neighbours(family),
-        by_head: family == Family::GptNeoX,
+        by_head: matches!(family, Family::GptNeoX | Family::Falcon),
     };
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
         layer_norms: family.layer_norms(),
         parallel: config.is_parallel(family),
+        two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
         window_rope: window_rope.filter(|rope| *rope != found.rope),
         norm_offset: match family {
@@ -231,7 +233,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             family => family.qk_norm(),
         },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
-        head_bias: family == Family::Phi,
+        head_bias: matches!(family, Family::Phi | Family::GptJ),
         shape,
     };
     Ok((decoder.checked().map_err(refused)?, quantized))

@@ -46,12 +46,18 @@ pub(crate) fn load(
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);
     }
+    if decoder.family == Family::Falcon {
+        decoder.two_norms = checkpoint.has_some(names::FALCON_FFN_NORM);
+    }
     if decoder.family == Family::Apertus {
         apertus::activations(&checkpoint, &mut decoder)?;
     }
     let names = match decoder.family {
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
+        Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,
+        Family::Falcon => &names::HF_FALCON,
+        Family::GptJ => &names::HF_GPTJ,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,
         Family::Granite4 => &names::HF_SHARED,

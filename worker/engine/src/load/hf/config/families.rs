@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::inside;
+use super::{inside, older};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -20,7 +20,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
-     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, and what reads text of \
+     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
+     GPTJForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration (Ministral 3 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -97,6 +98,8 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "jais2" => "Jais2ForCausalLM",
         "hunyuan_v1_dense" => "HunYuanDenseV1ForCausalLM",
         "hunyuan_v1_moe" => "HunYuanMoEV1ForCausalLM",
+        "falcon" => older::FALCON,
+        "gptj" => older::GPTJ,
         "gemma3" => inside::GEMMA3,
         "mistral3" => inside::MISTRAL3,
         "qwen2_vl" => inside::QWEN2_VL,
@@ -162,6 +165,8 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "MiniCPM3ForCausalLM" => Family::MiniCpm3,
         "HunYuanDenseV1ForCausalLM" => Family::HunYuan,
         "HunYuanMoEV1ForCausalLM" => Family::HunYuanMoe,
+        older::FALCON => Family::Falcon,
+        older::GPTJ => Family::GptJ,
         _ => return None,
     })
 }
@@ -182,7 +187,7 @@ impl Family {
             },
             partial: match self {
                 Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
-                Self::Phi3 | Self::MiniMaxM2 => Some(1.0),
+                Self::Phi3 | Self::MiniMaxM2 | Self::GptJ => Some(1.0),
                 Self::StableLm | Self::GptNeoX => Some(0.25),
                 Self::Phi | Self::Nemotron => Some(0.5),
                 _ => None,
@@ -205,6 +210,7 @@ impl Family {
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
+            Self::Falcon | Self::GptJ => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
@@ -240,7 +246,7 @@ impl Family {
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
-            Self::HunYuan | Self::HunYuanMoe => 1e-5,
+            Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -252,7 +258,8 @@ impl Family {
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
-        ernie || gemma || cohere || latent || matches!(self, Self::SmolLm3 | Self::StarCoder2)
+        let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
+        ernie || gemma || cohere || latent || others
     }
 }
 
@@ -278,7 +285,8 @@ mod tests {
         for other in ["LlamaForSequenceClassification", "Qwen2ForRewardModel"] {
             check(json!([other]), json!("qwen2"), other);
         }
-        check(Value::Null, json!("falcon"), "falcon");
+        check(Value::Null, json!("bloom"), "bloom");
+        check(Value::Null, json!("falcon"), older::FALCON);
         check(Value::Null, Value::Null, "none");
         assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
         assert_eq!(family_of("LLaMAForCausalLM"), Some(Family::Llama));

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::older;
+
 /// Models that read more than text, of which what reads text is served.
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
@@ -38,6 +40,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         // It is the head's that reads text alone, and the larger model's head has none.
         fields.remove("final_logit_softcapping");
     }
+    older::rename(&mut fields, architecture)?;
     match architecture {
         HUNYUAN => PER_LAYER.iter().for_each(|name| drop(fields.remove(*name))),
         HUNYUAN_MOE => same_in_all_layers(&mut fields)?,

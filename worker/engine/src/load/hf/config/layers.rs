@@ -48,7 +48,8 @@ impl Config {
         match family {
             Family::Cohere | Family::Cohere2 | Family::Phi => true,
             Family::StableLm => self.use_parallel_residual.unwrap_or(false),
-            Family::GptNeoX => self.use_parallel_residual.unwrap_or(true),
+            Family::GptNeoX | Family::Falcon => self.use_parallel_residual.unwrap_or(true),
+            Family::GptJ => true,
             _ => false,
         }
     }
@@ -75,6 +76,8 @@ impl Config {
             }
             Family::GptNeoX => both(attention.unwrap_or(true), true),
             Family::Phi => both(true, true),
+            Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
+            Family::GptJ => both(false, true),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus => both(is_biased, false),
@@ -182,6 +185,7 @@ impl Config {
             Family::Jais2 => None,
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
+            Family::Falcon | Family::GptJ => None,
         }
     }
 }
