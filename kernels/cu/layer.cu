@@ -240,8 +240,9 @@ struct HeadNorm {
 };
 
 // Head `head` of a token, all of which begin at `heads`: norm, rotation of element i against
-// i + head_dim / 2 by row `turn` of angles, rounding. Each head's warp sums the squares of all heads
-// that share a norm. What is rotated has the squares that it had, so a norm behind it is a factor.
+// i + head_dim / 2 by row `turn` of angles, rounding. Each head's warp sums the squares of all
+// heads that share a norm. What is rotated has the squares that it had, so a norm behind it is a
+// factor.
 template <typename T>
 DEVICE void turn_head(
     const HeadsParams& p, const f32* heads, u32 head, T* to, HeadNorm of, u32 turn

@@ -22,7 +22,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
                  'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
-                 'falcon': 'falcon'}
+                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2', 'falcon'}
@@ -140,8 +140,8 @@ def add_metadata(writer, config, head_dim):
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     if config.model_type in LAYER_NORMS:
-        names = [name for name in ('layer_norm_eps', 'layer_norm_epsilon', 'norm_epsilon', 'norm_eps')
-                 if hasattr(config, name)]
+        names = [name for name in ('layer_norm_eps', 'layer_norm_epsilon', 'norm_epsilon',
+                                   'norm_eps') if hasattr(config, name)]
         writer.add_layer_norm_eps(getattr(config, names[0]) if names else 1e-5)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -200,11 +200,11 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_feed_forward_length(config.intermediate_size)
     if config.model_type == 'minimax_m2':
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type in ('glm4_moe', 'exaone_moe'):
-        is_glm = config.model_type == 'glm4_moe'
+    if config.model_type in ('glm4_moe', 'exaone_moe', 'dots1'):
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_shared_count(
-            config.n_shared_experts if is_glm else config.num_shared_experts)
+            config.num_shared_experts if config.model_type == 'exaone_moe'
+            else config.n_shared_experts)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -237,13 +237,17 @@ def add_latent_metadata(writer, config, whole):
         writer.add_leading_dense_block_count(config.num_hidden_layers)
         return
     is_glm = config.model_type == 'glm4_moe_lite'
+    is_mistral = config.model_type == 'mistral4'
     writer.add_leading_dense_block_count(1 if is_glm else config.first_k_dense_replace)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     if config.n_group:
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
-    if config.model_type != 'deepseek_v2':
+    if is_mistral:
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_attn_temperature_scale(config.rope_parameters['llama_4_scaling_beta'])
+    elif config.model_type != 'deepseek_v2':
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 

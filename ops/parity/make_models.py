@@ -59,6 +59,10 @@ MODELS = {
     'llama-biases': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True)),
     'llama31': ('LlamaConfig', dict(rope_parameters=LLAMA3)),
     'llama-linear': ('LlamaConfig', dict(rope_parameters=LINEAR)),
+    'llama-dynamic': ('LlamaConfig', dict(rope_parameters=dict(
+        rope_type='dynamic', rope_theta=10000.0, factor=2.0))),
+    'internlm3': ('InternLM3Config', dict(head_dim=16, attention_bias=True, mlp_bias=True)),
+    'iquestcoder': ('IQuestCoderConfig', dict(head_dim=32)),
     'mistral': ('MistralConfig', dict(sliding_window=None)),
     'mistral-window': ('MistralConfig', dict(sliding_window=9, head_dim=32)),
     'qwen2': ('Qwen2Config', dict(tie_word_embeddings=True)),
@@ -148,6 +152,8 @@ MODELS.update({
     'dots1': ('Dots1Config', dict(n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
                                   max_window_layers=2, sliding_window=9, attention_bias=True,
                                   routed_scaling_factor=2.5, **MOE)),
+    'dots1-global': ('Dots1Config', dict(n_routed_experts=8, n_shared_experts=2,
+                                         first_k_dense_replace=1, norm_topk_prob=True, **MOE)),
     'solar-open': ('SolarOpenConfig', dict(n_routed_experts=8, head_dim=32, **MOE)),
     'olmoe': ('OlmoeConfig', dict(num_experts=8, num_experts_per_tok=3, pad_token_id=0)),
     'flex-olmo': ('FlexOlmoConfig', dict(num_experts=5, num_experts_per_tok=2, pad_token_id=0,
@@ -238,6 +244,13 @@ MODELS.update({
     'glm4-moe-lite': ('Glm4MoeLiteConfig', dict(
         WIDER, v_head_dim=44, n_routed_experts=8, **MOE)),
     'youtu': ('YoutuConfig', LATENT),
+    'mistral4': ('Mistral4Config', dict(
+        WIDER, qk_nope_head_dim=36, n_routed_experts=8, n_shared_experts=2,
+        first_k_dense_replace=1, rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+    'mistral4-odd': ('Mistral4Config', dict(
+        LATENT, n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False,
+        rope_interleave=False, q_lora_rank=None, routed_scaling_factor=1.5,
+        rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
     'minicpm3': ('MiniCPM3Config', dict(LATENT, v_head_dim=16, rope_parameters=longrope(
         6, original_max_position_embeddings=32))),
     'minicpm3-plain': ('MiniCPM3Config', dict(
@@ -264,6 +277,11 @@ INSIDE = {
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
                            num_attention_heads=2, patch_size=4, **VISION))),
+    'mistral4-inside': ('Mistral3Config', dict(
+        MODELS['mistral4'][1], model_type='mistral4'), dict(
+        image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
+        vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
+                           num_attention_heads=2, patch_size=4, **VISION))),
     'qwen2-vl-inside': ('Qwen2VLConfig', dict(rope_parameters=MROPE), dict(
         vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=2, patch_size=4),
         **QWEN_IDS)),
@@ -281,7 +299,8 @@ GEMMA3_INSIDE = 'gemma3-inside'
 GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', 'glm4-moe-norm',
                'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'ministral3',
-               'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
+               'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope',
+               'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
@@ -289,7 +308,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new']
+               'falcon-new', 'mistral4', 'dots1-global']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -311,7 +330,10 @@ def make(name):
         config_class, changes = MODELS[name]
         config = getattr(transformers, config_class)(**{**TINY, **changes})
     torch.manual_seed(sum(name.encode()))
-    model = kind.from_config(config, attn_implementation='eager')
+    build = kind.from_config
+    if config.model_type == 'mistral4':  # which no automatic class knows
+        build = transformers.Mistral4ForCausalLM._from_config
+    model = build(config, attn_implementation='eager')
     adds_one = config.model_type.startswith(('gemma', 'nemotron'))  # to the weights of its norms
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:

@@ -138,8 +138,9 @@ pub(super) type EndsWord = fn(char, char) -> bool;
 ///
 /// Where else they end pieces does not depend on whether the text goes on at such a place. None
 /// looks behind itself. Those that look ahead (`\s+(?!\S)`, `\s+(?m:$)`) see what follows spaces,
-/// and no letter or digit is one; or where a word ends (`\b`), which it does before every break. All others match runs of one class, or runs that a letter or
-/// digit may end and a break may only begin.
+/// and no letter or digit is one; or where a word ends (`\b`), which it does before every break.
+/// All others match runs of one class, or runs that a letter or digit may end and a break may only
+/// begin.
 pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     const ENDS: [(&[&str], EndsWord); 8] = [
         // Every letter and digit is matched, and together with no break behind it.
@@ -207,7 +208,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling"
         | "gigachat" => plain(byte_level(true)),
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "minerva-7b"
-        | "mellum2" => {
+        | "mellum2" | "exaone" => {
             let words = Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into();
             Family { composes: name == "command-r", ..plain(words) }
         }

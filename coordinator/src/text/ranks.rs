@@ -1,5 +1,6 @@
 //! Tokenisers of folders that have no `tokenizer.json`: what Kimi K2 has is written for tiktoken.
-//! A line is a token in base64 and its rank, which is its id; what cuts words is in Python beside it.
+//! A line is a token in base64 and its rank, which is its id; what cuts words is in Python beside
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

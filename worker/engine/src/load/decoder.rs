@@ -2,6 +2,7 @@
 
 mod experts;
 mod latents;
+mod scales;
 
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_kernels::experts::Groups;
@@ -9,6 +10,7 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
+pub(crate) use self::scales::{Scales, Softcaps};
 use crate::rope::{Rope, Temperature};
 
 /// Decoder families that are served.
@@ -105,6 +107,8 @@ pub(crate) enum Family {
     /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
     Falcon,
     GptJ,
+    /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
+    Mistral4,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -163,14 +167,14 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
         let glm = matches!(self, Self::Glm | Self::Glm4);
-        let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ);
+        let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
         ernie || cohere || deepseek || glm || others
     }
 
     /// Keys and values come of a few numbers that heads share.
     pub(crate) fn is_latent(self) -> bool {
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3)
+        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -238,69 +242,6 @@ pub(crate) struct HeadOrder {
     pub(crate) neighbours: bool,
     /// Where queries, keys and values are in one tensor, those of a head stand together.
     pub(crate) by_head: bool,
-}
-
-/// What multiplies what, beside weights.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Scales {
-    /// The embedding's rows.
-    pub(crate) embed: f32,
-    /// What attention and feed-forward part add to the stream.
-    pub(crate) residual: f32,
-    /// Attention's dot products.
-    pub(crate) attention: f32,
-    /// What logits are divided by.
-    pub(crate) logits: f32,
-}
-
-impl Scales {
-    /// What most models have.
-    pub(crate) fn usual(head_dim: u32) -> Self {
-        Self { embed: 1.0, residual: 1.0, attention: 1.0 / (head_dim as f32).sqrt(), logits: 1.0 }
-    }
-
-    /// What Gemma has: its embedding is multiplied by the root of the width, and `divisor` is what
-    /// dot products are divided by the root of.
-    pub(crate) fn gemma(width: u32, divisor: f32) -> Self {
-        let embed = (width as f32).sqrt();
-        Self { embed, residual: 1.0, attention: 1.0 / divisor.sqrt(), logits: 1.0 }
-    }
-
-    /// Takes these if something finite comes of them.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
-        let Self { embed, residual, attention, logits } = self;
-        for (field, scale) in [
-            ("embedding scale", embed),
-            ("residual scale", residual),
-            ("attention scale", attention),
-            ("logits scale", logits),
-        ] {
-            Refusal::unless_within(field, scale, 1e-6, 1e6)?;
-        }
-        Ok(self)
-    }
-}
-
-/// What logits are brought within, by [`aqueduct_kernels::Queries::softcap`]'s formula.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Softcaps {
-    /// Attention's.
-    pub(crate) attention: Option<f32>,
-    /// Those of tokens.
-    pub(crate) tokens: Option<f32>,
-}
-
-impl Softcaps {
-    /// Takes these if something finite comes of them.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
-        let Self { attention, tokens } = self;
-        for (field, cap) in
-            [("attn_logit_softcapping", attention), ("final_logit_softcapping", tokens)]
-        {
-            cap.map_or(Ok(1.0), |cap| Refusal::unless_within(field, cap, 1e-3, 1e6))?;
-        }
-        Ok(self)
-    }
 }
 
 /// Which linear maps add a bias.

@@ -36,7 +36,8 @@ pub(crate) struct HeadRows {
     /// Rotated elements stand beside each other in pairs (llama.cpp's order of most models).
     pub(crate) neighbours: bool,
     /// Of queries, keys and values in one tensor: those of a KV head stand together, so many query
-    /// heads before their key and value (1 in GPT-NeoX, more in Falcon). Else all queries come first.
+    /// heads before their key and value (1 in GPT-NeoX, more in Falcon). Else all queries come
+    /// first.
     pub(crate) by_head: Option<usize>,
     /// What is rotated stands behind what is not.
     pub(crate) rotated_last: bool,

@@ -296,8 +296,8 @@ fn configurations_are_refused_by_field() {
     check(phi3(0.3), &["partial_rotary_factor = 0.3", "even"]);
     check(phi3(1.5), &["partial_rotary_factor = 1.5", "at most 1"]);
     check(
-        json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
-        &["rope type `dynamic`", "longrope, yarn"],
+        json!({ "rope_scaling": { "type": "ntk", "factor": 4.0 } }),
+        &["rope type `ntk`", "longrope, yarn"],
     );
     check(json!({ "rope_scaling": { "type": "longrope" } }), &["short_factor is missing"]);
     check(

@@ -60,6 +60,15 @@ pub(crate) enum Architecture {
     HunYuanDense,
     HunYuanMoe,
     Falcon,
+    Mistral4,
+    /// dots.llm1.
+    Dots1,
+    /// EXAONE 3 and 3.5.
+    Exaone,
+    /// InternLM 2 and 2.5; InternLM 3 is called llama.
+    InternLm2,
+    /// MiniCPM 1, 2 and 4.
+    MiniCpm,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -67,10 +76,11 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
-     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon";
+     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
+     dots1, exaone, internlm2, minicpm";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 41] = [
+    pub(super) const ALL: [Self; 46] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -112,6 +122,11 @@ impl Architecture {
         Self::HunYuanDense,
         Self::HunYuanMoe,
         Self::Falcon,
+        Self::Mistral4,
+        Self::Dots1,
+        Self::Exaone,
+        Self::InternLm2,
+        Self::MiniCpm,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -159,7 +174,17 @@ impl Architecture {
             Self::HunYuanDense => ("hunyuan-dense", Family::HunYuan, false),
             Self::HunYuanMoe => ("hunyuan-moe", Family::HunYuanMoe, false),
             Self::Falcon => ("falcon", Family::Falcon, false),
+            Self::Mistral4 => ("mistral4", Family::Mistral4, true),
+            Self::Dots1 => ("dots1", Family::Dots1, false),
+            Self::Exaone => ("exaone", Family::Llama, false),
+            Self::InternLm2 => ("internlm2", Family::Llama, true),
+            Self::MiniCpm => ("minicpm", Family::Granite, true),
         }
+    }
+
+    /// Its files say what DeepSeek's do.
+    pub(super) fn is_deepseek(self) -> bool {
+        matches!(self, Self::DeepSeek2 | Self::Mistral4)
     }
 
     /// What its tensors are called.

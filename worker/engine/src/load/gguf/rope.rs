@@ -15,6 +15,8 @@ const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Where a file does not say.
 const THETA: f64 = 10_000.0;
+/// By how much Mistral 4's queries grow: no converter says it, and every model has it.
+const MISTRAL4_BETA: f64 = 0.1;
 const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
 
 /// The rotation of the first `rotary_dim` elements of heads, and how many positions it is for.
@@ -112,13 +114,16 @@ pub(super) fn temperature(
     let malformed = |err| config.malformed(err);
     let beta = keys.get("attention.temperature_scale", Field::f64).map_err(malformed)?;
     let every = match keys.architecture {
-        Architecture::Mistral3 => Some(original_positions(keys, shape).map_err(malformed)?),
+        Architecture::Mistral3 | Architecture::Mistral4 => {
+            Some(original_positions(keys, shape).map_err(malformed)?)
+        }
         Architecture::DeepSeek2 => {
             keys.get("attention.temperature_length", Field::u32).map_err(malformed)?
         }
         _ => return Ok(None),
     };
-    let Some(beta) = beta.filter(|&beta| beta != 0.0) else { return Ok(None) };
+    let unsaid = (keys.architecture == Architecture::Mistral4).then_some(MISTRAL4_BETA);
+    let Some(beta) = beta.or(unsaid).filter(|&beta| beta != 0.0) else { return Ok(None) };
     let temperature = Temperature { beta, every: every.unwrap_or(0) }.checked();
     temperature.map(Some).map_err(|refusal| LoadError::refused(config.path, refusal))
 }
@@ -144,7 +149,7 @@ fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling,
     let weight = keys.get(YARN_LOG_MULTIPLIER, Field::f64)?.filter(|&weight| weight != 0.0);
     let sharper = match (keys.architecture, weight) {
         // Where the scale of dot products grows, cosine and sine do not.
-        (Architecture::DeepSeek2, Some(_)) => 1.0,
+        (Architecture::DeepSeek2 | Architecture::Mistral4, Some(_)) => 1.0,
         // What these files say is config.json's `mscale_all_dim`, beside an `mscale` of 1.
         (Architecture::Mistral3, Some(weight)) => {
             yarn_attention_factor(factor, 1.0) / yarn_attention_factor(factor, weight)
@@ -250,6 +255,17 @@ mod tests {
         let nothing = nothing.unwrap_err();
         assert!(nothing.contains("attention temperature positions"), "{nothing}");
         assert_eq!(made(Architecture::Qwen3, yarn("qwen3")).1, Ok(None));
+        let fourth = |beta: Option<f32>| {
+            let file = Writer::new().u32("mistral4.rope.scaling.original_context_length", 8192);
+            let file = match beta {
+                Some(beta) => file.f32("mistral4.attention.temperature_scale", beta),
+                None => file,
+            };
+            made(Architecture::Mistral4, file).1
+        };
+        let of = |beta| Ok(Some(Temperature { beta, every: 8192 }));
+        assert_eq!([fourth(Some(0.5)), fourth(None)], [of(0.5), of(0.1)]);
+        assert_eq!(fourth(Some(0.0)), Ok(None));
     }
 
     #[test]

@@ -52,9 +52,11 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Scales, LoadError> {
-        let usual = Scales::usual(shape.head_dim);
+        let mut usual = Scales::usual(shape.head_dim);
         match architecture {
             Architecture::Granite | Architecture::GraniteMoe => {}
+            // Its first files do not say what its later ones do.
+            Architecture::MiniCpm => usual = latent::minicpm_scales(shape),
             // The largest have fewer elements in a head than their widths would give them.
             Architecture::Gemma2 if shape.layers == GEMMA2_27B_LAYERS => {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
@@ -71,7 +73,9 @@ impl Config<'_, '_> {
                 let scale = if scale == 0.0 { 1.0 } else { scale }; // as llama.cpp has it
                 return Ok(Scales { logits: 1.0 / scale, ..usual });
             }
-            Architecture::DeepSeek2 => return self.latent_scales(keys, shape),
+            Architecture::DeepSeek2 | Architecture::Mistral4 => {
+                return self.latent_scales(keys, shape);
+            }
             Architecture::MiniCpm3 => return Ok(latent::minicpm_scales(shape)),
             _ => return Ok(usual),
         }

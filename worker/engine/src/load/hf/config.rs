@@ -707,7 +707,9 @@ mod tests {
     fn alpha_stretches_theta_in_hunyuan() {
         let rope = |family: Family, alpha: Value| {
             let scaling = json!({ "type": "dynamic", "factor": 1.0, "alpha": alpha });
-            let config = config(json!({ "rope_scaling": scaling, "head_dim": 8 }));
+            let config = config(json!({
+                "rope_scaling": scaling, "head_dim": 8, "max_position_embeddings": 64,
+            }));
             let shape = config.shape(family).unwrap();
             let found = config.ropes(family, &shape).map(|(found, _)| found.rope);
             found.map_err(|error| match error {
@@ -719,12 +721,21 @@ mod tests {
             let theta = 1e4 * 1000_f64.powf(8.0 / 6.0);
             assert_eq!(rope(family, json!(1000.0)), Ok(Rope::unscaled(theta, 8)));
             assert_eq!(rope(family, json!(0.5)), Err("alpha".to_owned()));
-            // Without it, it would be another rotation for every length.
             for none in [json!(null), json!(0.0)] {
-                assert_eq!(rope(family, none), Err("dynamic".to_owned()));
+                assert_eq!(rope(family, none), Ok(Rope::unscaled(1e4, 8)));
             }
         }
-        assert_eq!(rope(Family::Llama, json!(1000.0)), Err("dynamic".to_owned()));
+        assert_eq!(rope(Family::Llama, json!(1000.0)), Ok(Rope::unscaled(1e4, 8)));
+        // Without it, it would be another rotation for every length above an unknown one.
+        let scaling = json!({ "type": "dynamic", "factor": 2.0 });
+        let config = config(json!({ "rope_scaling": scaling }));
+        let shape = config.shape(Family::Llama).unwrap();
+        match config.ropes(Family::Llama, &shape) {
+            Err(RopeError::Refused(refusal)) => {
+                assert_eq!(refusal.field, "max_position_embeddings");
+            }
+            other => panic!("{}", other.is_ok()),
+        }
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(crate) fn load(
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
+        Family::Mistral4 => &names::HF_GLM4_MOE,
         _ => &names::HF,
     };
     assemble(&Sources::new(decoder, checkpoint, names)?, options, report)

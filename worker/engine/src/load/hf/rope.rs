@@ -10,8 +10,7 @@ use crate::rope::{
 };
 
 /// Rope types that are computed.
-pub(crate) const TYPES: &str =
-    "default, linear, llama3, longrope, yarn, and dynamic with alpha in Hunyuan";
+pub(crate) const TYPES: &str = "default, linear, dynamic, llama3, longrope, yarn";
 
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -280,7 +279,7 @@ impl Parameters {
     fn refuse_unsaid(&self, original_positions: f64, positions: u32) -> Result<(), Refusal> {
         let is_unsaid = match self.rope_type.as_deref() {
             Some("yarn" | "llama3") => original_positions == 0.0,
-            Some("longrope") => positions == 0,
+            Some("longrope" | "dynamic") => positions == 0,
             _ => false,
         };
         match is_unsaid {
@@ -291,7 +290,8 @@ impl Parameters {
 
     fn scaling(&self, original_positions: f64, positions: f64) -> Result<Scaling, RopeError> {
         match self.rope_type.as_deref().unwrap_or("default") {
-            "default" => Ok(Scaling::None),
+            // It stretches what is longer than the positions of the model, which is refused.
+            "default" | "dynamic" => Ok(Scaling::None),
             "linear" => Ok(Scaling::Linear { factor: required("factor", self.factor)? }),
             "llama3" => Ok(Scaling::Llama3 {
                 factor: required("factor", self.factor)?,

@@ -21,10 +21,10 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, and what reads text of \
-     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration (Ministral 3 too), \
-     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
-     Qwen3VLForConditionalGeneration";
+     GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, and \
+     what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
+     (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
+     Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
@@ -35,11 +35,11 @@ pub(super) fn architecture_of(config: &Value) -> &str {
     let whole = said.filter(|name| !is_base(name));
     let model_type = config["model_type"].as_str();
     let by_type = || of_type(model_type?);
-    match whole.or_else(by_type).or(said).or(model_type).unwrap_or("none") {
-        inside::MISTRAL3 if config["text_config"]["model_type"] == "ministral3" => {
-            inside::MINISTRAL3
-        }
-        architecture => architecture,
+    let architecture = whole.or_else(by_type).or(said).or(model_type).unwrap_or("none");
+    match (architecture, config["text_config"]["model_type"].as_str()) {
+        (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
+        (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
+        _ => architecture,
     }
 }
 
@@ -49,6 +49,9 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "mistral" => "MistralForCausalLM",
         "ministral" => "MinistralForCausalLM",
         "ministral3" => "Ministral3ForCausalLM",
+        "mistral4" => "Mistral4ForCausalLM",
+        "internlm3" => older::INTERNLM3,
+        "iquestcoder" => older::IQUEST_CODER,
         "cwm" => "CwmForCausalLM",
         "helium" => "HeliumForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
@@ -116,6 +119,8 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
         "MinistralForCausalLM" => Family::Ministral,
         "Ministral3ForCausalLM" | inside::MINISTRAL3 => Family::Ministral3,
+        "Mistral4ForCausalLM" | inside::MISTRAL4 => Family::Mistral4,
+        older::INTERNLM3 | older::IQUEST_CODER => Family::Llama,
         "CwmForCausalLM" => Family::Cwm,
         "HeliumForCausalLM" => Family::Helium,
         "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
@@ -196,7 +201,7 @@ impl Family {
             only_longrope: self == Self::Phi3,
             positions_scaled: matches!(self, Self::Gemma3 | Self::GptOss),
             neox: self == Self::GptNeoX,
-            temperature: self == Self::Ministral3,
+            temperature: matches!(self, Self::Ministral3 | Self::Mistral4),
             alpha: matches!(self, Self::HunYuan | Self::HunYuanMoe),
         }
     }
@@ -210,7 +215,7 @@ impl Family {
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
-            Self::Falcon | Self::GptJ => None,
+            Self::Falcon | Self::GptJ | Self::Mistral4 => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
@@ -297,6 +302,7 @@ mod tests {
         };
         assert_eq!(inside("mistral"), Some(Family::Mistral));
         assert_eq!(inside("ministral3"), Some(Family::Ministral3));
+        assert_eq!(inside("mistral4"), Some(Family::Mistral4));
     }
 
     #[test]

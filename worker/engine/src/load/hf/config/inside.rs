@@ -7,8 +7,9 @@ use super::older;
 /// Models that read more than text, of which what reads text is served.
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
-/// The same with Ministral 3 inside, which no file calls so.
+/// The same with Ministral 3 or Mistral 4 inside, which no file calls so.
 pub(super) const MINISTRAL3: &str = "Mistral3ForConditionalGeneration of ministral3";
+pub(super) const MISTRAL4: &str = "Mistral3ForConditionalGeneration of mistral4";
 /// What has fields that may be lists, and means none of them or the same in all layers.
 const HUNYUAN: &str = "HunYuanDenseV1ForCausalLM";
 const HUNYUAN_MOE: &str = "HunYuanMoEV1ForCausalLM";
@@ -28,19 +29,26 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         other => return Err(format!("{other} is not an object")),
     };
     let mut fields = match architecture {
-        GEMMA3 | MISTRAL3 | MINISTRAL3 => lifted(whole, architecture),
+        GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
-        return Err(format!("text_config.model_type = {inside}: must be mistral or ministral3"));
+        let bound = "must be mistral, ministral3 or mistral4";
+        return Err(format!("text_config.model_type = {inside}: {bound}"));
     }
     if architecture == GEMMA3 {
         // It is the head's that reads text alone, and the larger model's head has none.
         fields.remove("final_logit_softcapping");
     }
     older::rename(&mut fields, architecture)?;
+    if let Some(Value::Object(rope)) = fields.get_mut("rope_parameters")
+        && matches!(architecture, MISTRAL4 | "Mistral4ForCausalLM")
+    {
+        // The share of a whole head, which other fields say in numbers.
+        rope.remove("partial_rotary_factor");
+    }
     match architecture {
         HUNYUAN => PER_LAYER.iter().for_each(|name| drop(fields.remove(*name))),
         HUNYUAN_MOE => same_in_all_layers(&mut fields)?,
@@ -113,11 +121,18 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
                 "max_position_embeddings": 262_144,
             });
             if !fields.contains_key("rope_scaling") {
-                all["rope_parameters"] = json!({
-                    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0,
-                    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
-                    "original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1,
-                });
+                all["rope_parameters"] = growing(1e6, 16.0, 16_384);
+            }
+            all
+        }
+        MISTRAL4 | "Mistral4ForCausalLM" => {
+            let mut all = json!({
+                "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 12_288,
+                "num_hidden_layers": 36, "num_attention_heads": 32,
+                "max_position_embeddings": 1_048_576,
+            });
+            if !fields.contains_key("rope_scaling") {
+                all["rope_parameters"] = growing(1e4, 128.0, 8192);
             }
             all
         }
@@ -147,6 +162,15 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         }
         _ => Value::Null,
     }
+}
+
+/// What Ministral 3 and Mistral 4 turn by where a file says nothing.
+fn growing(theta: f64, factor: f64, original: u32) -> Value {
+    json!({
+        "rope_type": "yarn", "rope_theta": theta, "factor": factor, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": original,
+    })
 }
 
 #[cfg(test)]
@@ -189,9 +213,10 @@ mod tests {
         check("MistralForCausalLM", named.clone(), named);
         // Others have nothing inside.
         check("LlamaForCausalLM", whole(json!({})), json!({ "hidden_size": 7 }));
-        let another = whole(json!({ "model_type": "mistral4" }));
+        let another = whole(json!({ "model_type": "qwen3" }));
         let refused = text_fields(another, MISTRAL3).unwrap_err();
-        assert_eq!(refused, "text_config.model_type = mistral4: must be mistral or ministral3");
+        let bound = "must be mistral, ministral3 or mistral4";
+        assert_eq!(refused, format!("text_config.model_type = qwen3: {bound}"));
         let text = json!({ "model_type": "ministral3", "hidden_size": 640 });
         let lifted = json!({ "tie_word_embeddings": true, "hidden_size": 640 });
         check(MINISTRAL3, whole(text), lifted);
@@ -200,7 +225,10 @@ mod tests {
     #[test]
     fn lists_of_hunyuan_say_one_number() {
         let read = |architecture, config: Value| text_fields(config, architecture);
-        let whole = |chosen: Value| json!({ "moe_topk": chosen, "moe_intermediate_size": [48, 48], "num_experts": 64 });
+        let whole = |chosen: Value| {
+            let ffn = [48, 48];
+            json!({ "moe_topk": chosen, "moe_intermediate_size": ffn, "num_experts": 64 })
+        };
         let check = |chosen: Value| {
             let fields = Value::Object(read(HUNYUAN_MOE, whole(chosen)).unwrap());
             let want = json!({

@@ -83,6 +83,7 @@ impl Config {
             Family::Apertus => both(is_biased, false),
             // Youtu and DeepSeek V3 have no biases, whatever a file says.
             Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
+            Family::Mistral4 => Biases::default(),
             Family::DeepSeekV2 | Family::MiniCpm3 => both(false, mlp_bias),
             Family::Cwm => both(false, mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
@@ -185,7 +186,7 @@ impl Config {
             Family::Jais2 => None,
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
-            Family::Falcon | Family::GptJ => None,
+            Family::Falcon | Family::GptJ | Family::Mistral4 => None,
         }
     }
 }

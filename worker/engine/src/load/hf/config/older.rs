@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
+pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
+pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
 
 /// Gives the fields of `architecture` the names that others have.
 ///
@@ -16,8 +18,43 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             gptj(fields);
             Ok(())
         }
+        INTERNLM3 => internlm3(fields),
+        IQUEST_CODER => iquest_coder(fields),
         _ => Ok(()),
     }
+}
+
+/// Llama, which has one switch for the biases of queries, keys and values and of what follows.
+fn internlm3(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let says = |name: &str| fields.get(name).and_then(Value::as_bool).unwrap_or(false);
+    if says("qkv_bias") != says("bias") {
+        return Err(format!("qkv_bias = {}: must be what bias is", says("qkv_bias")));
+    }
+    move_to(fields, [("qkv_bias", "attention_bias"), ("bias", "mlp_bias")]);
+    let unsaid = json!({
+        "vocab_size": 128_512, "hidden_size": 4096, "intermediate_size": 10_240,
+        "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2,
+        "head_dim": 128, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5,
+    });
+    fill(fields, unsaid);
+    Ok(())
+}
+
+/// Llama as well.
+fn iquest_coder(fields: &mut Map<String, Value>) -> Result<(), String> {
+    if let Some(most) = fields.get("clip_qkv").filter(|most| !most.is_null()) {
+        return Err(format!("clip_qkv = {most}: must be null"));
+    }
+    if fields.get("use_sliding_window").and_then(Value::as_bool) == Some(true) {
+        return Err("use_sliding_window = true: must be false".to_owned());
+    }
+    let unsaid = json!({
+        "vocab_size": 76_800, "hidden_size": 5120, "intermediate_size": 27_648,
+        "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+    });
+    fill(fields, unsaid);
+    Ok(())
 }
 
 fn falcon(fields: &mut Map<String, Value>) -> Result<(), String> {
@@ -134,6 +171,27 @@ mod tests {
         let mut alibi = Map::from_iter([("alibi".to_owned(), json!(true))]);
         assert_eq!(rename(&mut alibi, FALCON), Err("alibi = true: must be false".to_owned()));
         assert_eq!(rename(&mut alibi, "LlamaForCausalLM"), Ok(()));
+    }
+
+    #[test]
+    fn others_are_llama_with_other_defaults() {
+        let own = json!({ "qkv_bias": true, "bias": true, "num_key_value_heads": 4 });
+        let want = json!({
+            "attention_bias": true, "mlp_bias": true, "num_key_value_heads": 4, "head_dim": 128,
+        });
+        check(INTERNLM3, own, want);
+        check(INTERNLM3, json!({}), json!({ "num_key_value_heads": 2, "rms_norm_eps": 1e-5 }));
+        check(IQUEST_CODER, json!({}), json!({ "num_key_value_heads": 8, "head_dim": 128 }));
+        let refused = |architecture, config: Value| {
+            let Value::Object(mut fields) = config else { unreachable!() };
+            rename(&mut fields, architecture).unwrap_err()
+        };
+        let one = refused(INTERNLM3, json!({ "qkv_bias": true }));
+        assert_eq!(one, "qkv_bias = true: must be what bias is");
+        let clipped = refused(IQUEST_CODER, json!({ "clip_qkv": 8.0 }));
+        assert_eq!(clipped, "clip_qkv = 8.0: must be null");
+        let window = refused(IQUEST_CODER, json!({ "use_sliding_window": true }));
+        assert_eq!(window, "use_sliding_window = true: must be false");
     }
 
     #[test]
