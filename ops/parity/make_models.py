@@ -690,7 +690,15 @@ def fixture_cases(cases):
     narrow_case(cases, 'youtu', torch.float16)
     narrow_case(cases, 'minicpm3', torch.bfloat16)
     gguf_case(cases, 'minicpm3', 'Q8_0')
-    for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
+    narrow_case(cases, 'ministral3', torch.bfloat16)
+    gguf_case(cases, 'ministral3', 'Q8_0')
+    gguf_case(cases, 'hunyuan', 'Q8_0')
+    narrow_case(cases, 'hunyuan-moe', torch.float16)
+    narrow_case(cases, 'falcon', torch.bfloat16)
+    gguf_case(cases, 'falcon-new', 'Q8_0')
+    narrow_case(cases, 'gptj', torch.float16)
+    gguf_case(cases, 'mistral4', 'Q8_0')
+    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
 
