@@ -156,3 +156,69 @@ fn shared_rows(checkpoint: &Checkpoint<'_>) -> Option<u32> {
     let (_, gate) = gates.next()?;
     gate.shape.first().and_then(|&rows| u32::try_from(rows).ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    const SHAPE: ModelShape = ModelShape {
+        vocab: 32,
+        layers: 3,
+        width: 32,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 8,
+        ffn: 96,
+        max_positions: 64,
+    };
+
+    #[test]
+    fn experts_are_those_of_each_family() {
+        let of = |architecture: Architecture, more: fn(Writer, &str) -> Writer| {
+            let key = |key: &str| format!("{}.{key}", architecture.name());
+            let file = Writer::new()
+                .u32(&key("expert_count"), 8)
+                .u32(&key("expert_used_count"), 2)
+                .u32(&key("expert_feed_forward_length"), 48);
+            let bytes = more(file, architecture.name()).finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            config.experts(architecture, &keys, (&SHAPE, &none)).unwrap().unwrap()
+        };
+        let deepseek = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.expert_shared_count"), 2)
+                .u32(&format!("{name}.leading_dense_block_count"), 1)
+                .f32(&format!("{name}.expert_weights_scale"), 2.5)
+        };
+        let want = ManyExperts {
+            count: 8,
+            chosen: 2,
+            ffn: 48,
+            shared_ffn: Some(96),
+            shared_gate: false,
+            scoring: Scoring::Softmax,
+            bias: false,
+            normalises: false,
+            scale: 2.5,
+            layers: vec![false, true, true],
+        };
+        assert_eq!(of(Architecture::Mistral4, deepseek), want);
+        assert_eq!(of(Architecture::DeepSeek2, deepseek), want);
+        let dots = ManyExperts { scoring: Scoring::Sigmoid, ..want.clone() };
+        assert_eq!(of(Architecture::Dots1, deepseek), dots);
+        let layers = vec![true; 3];
+        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want };
+        let shared = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.expert_shared_feed_forward_length"), 96)
+        };
+        assert_eq!(of(Architecture::HunYuanMoe, shared), hunyuan);
+        assert_eq!(of(Architecture::HunYuanMoe, |file, _| file), hunyuan);
+    }
+}

@@ -91,3 +91,39 @@ impl Config<'_, '_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    #[test]
+    fn minicpm_scales_as_it_says_or_as_it_is_built() {
+        let shape = ModelShape {
+            vocab: 32,
+            layers: 4,
+            width: 512,
+            heads: 4,
+            kv_heads: 4,
+            head_dim: 128,
+            ffn: 48,
+            max_positions: 64,
+        };
+        let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
+            let bytes = file.finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture: Architecture::MiniCpm };
+            let seen = config.scales(Architecture::MiniCpm, &keys, &shape).unwrap();
+            assert_eq!(seen, Scales { embed, residual, logits, ..Scales::usual(128) });
+        };
+        check(Writer::new(), [12.0, 0.7, 2.0]);
+        let said = Writer::new()
+            .f32("minicpm.embedding_scale", 10.0)
+            .f32("minicpm.residual_scale", 0.5)
+            .f32("minicpm.logit_scale", 4.0);
+        check(said, [10.0, 0.5, 4.0]);
+    }
+}
