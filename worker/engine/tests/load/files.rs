@@ -52,6 +52,14 @@ fn every_container_makes_the_same_model() {
 
     let mistral = Folder::empty().with("m.gguf", described_as("mistral3", |all| all));
     assert_eq!(logits(&load(mistral.path()).unwrap()), logits(&whole));
+    // Text has one position where pictures have three.
+    let [text, sees] = ["qwen2", "qwen2vl"].map(|name| {
+        let sections =
+            |all: Writer| all.i32s(&format!("{name}.rope.dimension_sections"), &[1, 1, 0, 0]);
+        let folder = Folder::empty().with("m.gguf", described_as(name, sections));
+        logits(&load(folder.path()).unwrap())
+    });
+    assert_eq!(text, sees);
     // Whose queries grow from the second position on.
     let ministral = |all: Writer| {
         all.f32("mistral3.attention.temperature_scale", 2.0)

@@ -69,6 +69,11 @@ pub(crate) enum Architecture {
     InternLm2,
     /// MiniCPM 1, 2 and 4.
     MiniCpm,
+    /// What reads text of Qwen2-VL and Qwen2.5-VL: three positions are one for text.
+    Qwen2Vl,
+    /// The same of Qwen3-VL.
+    Qwen3Vl,
+    Qwen3VlMoe,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -77,10 +82,10 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
      GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
-     dots1, exaone, internlm2, minicpm";
+     dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 46] = [
+    pub(super) const ALL: [Self; 49] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -127,6 +132,9 @@ impl Architecture {
         Self::Exaone,
         Self::InternLm2,
         Self::MiniCpm,
+        Self::Qwen2Vl,
+        Self::Qwen3Vl,
+        Self::Qwen3VlMoe,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -179,6 +187,9 @@ impl Architecture {
             Self::Exaone => ("exaone", Family::Llama, false),
             Self::InternLm2 => ("internlm2", Family::Llama, true),
             Self::MiniCpm => ("minicpm", Family::Granite, true),
+            Self::Qwen2Vl => ("qwen2vl", Family::Qwen2, false),
+            Self::Qwen3Vl => ("qwen3vl", Family::Qwen3, false),
+            Self::Qwen3VlMoe => ("qwen3vlmoe", Family::Qwen3Moe, false),
         }
     }
 

@@ -21,7 +21,7 @@ const BIAS: &str = "exp_probs_b";
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
      exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
-     dots1 and hunyuan-moe";
+     dots1, hunyuan-moe and qwen3vlmoe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -49,6 +49,7 @@ impl Config<'_, '_> {
                 | Architecture::Mistral4
                 | Architecture::Dots1
                 | Architecture::HunYuanMoe
+                | Architecture::Qwen3VlMoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -83,9 +84,10 @@ impl Config<'_, '_> {
         let as_deepseek = architecture.is_deepseek() || architecture == Architecture::Dots1;
         let given_ffn = number("expert_feed_forward_length")?.filter(|&ffn| ffn > 0);
         let ffn = match architecture {
-            Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Glm4Moe => {
-                given_ffn.unwrap_or(shape.ffn / chosen.max(1))
-            }
+            Architecture::Qwen2Moe
+            | Architecture::Qwen3Moe
+            | Architecture::Qwen3VlMoe
+            | Architecture::Glm4Moe => given_ffn.unwrap_or(shape.ffn / chosen.max(1)),
             Architecture::Llama | Architecture::GraniteMoe | Architecture::Olmoe => shape.ffn,
             _ => given_ffn.unwrap_or(shape.ffn),
         };

@@ -48,6 +48,9 @@ impl Config<'_, '_> {
             Architecture::Qwen2
             | Architecture::Qwen3
             | Architecture::Qwen2Moe
+            | Architecture::Qwen2Vl
+            | Architecture::Qwen3Vl
+            | Architecture::Qwen3VlMoe
             | Architecture::Dots1
             | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
             _ => return Ok(vec![window; shape.layers as usize]),
