@@ -69,7 +69,7 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
     let count = by_rank.len() as u64;
     Refusal::unless_within("tokens", count, 1, u64::from(limits::VOCAB_MAX) - RESERVED)
         .map_err(|refusal| refusal.to_string())?;
-    let gap = (0..).zip(by_rank.keys()).find(|(want, rank)| want != *rank);
+    let gap = (0_u32..).zip(by_rank.keys()).find(|(want, rank)| want != *rank);
     match gap.map(|(want, rank)| (want, *rank)) {
         Some((want, rank)) => Err(format!("rank {want} is missing, before {rank}")),
         None => Ok(by_rank.into_values().collect()),
