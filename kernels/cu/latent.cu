@@ -15,7 +15,7 @@ struct LatentParams {
     const f32* queries; // [tokens, queries_stride], heads head_dim of them
     const f32* keys;    // [tokens, heads (head_dim - shared + value_dim)], keys of all heads first
     const f32* common;  // [tokens, common_stride], `shared` of them
-    const f32* cosines; // [tokens, head_dim / 2]
+    const f32* cosines; // [tokens, head_dim / 2], and as many of queries if they have their own
     const f32* sines;
     void* q;            // [heads, tokens, head_dim]
     void* k;
@@ -31,7 +31,7 @@ struct LatentParams {
     u32 common_stride;
     u32 start;
     u32 code;           // what `broken` becomes
-    u32 unused;
+    u32 queries_from;   // the row of the first token's queries among angles: 0 or `tokens`
 };
 
 // Some columns of rows, a warp for each row.
@@ -61,13 +61,15 @@ DEVICE void latent_heads(const LatentParams& p) {
     u32 head = stacked % p.heads;
     u64 row = (u64)head * p.tokens + token;
     const f32* made = p.keys + (u64)token * p.heads * (own + p.value_dim);
-    const f32 *cosines = p.cosines + (u64)token * half, *sines = p.sines + (u64)token * half;
+    u32 turn = stacked < p.heads ? token + p.queries_from : token;
+    const f32 *cosines = p.cosines + (u64)turn * half, *sines = p.sines + (u64)turn * half;
     bool good = true;
     if (stacked < p.heads) {
         const f32* from = p.queries + (u64)token * p.queries_stride + head * d;
         T* to = (T*)p.q + row * d;
         for (u32 i = lane; i < half; i += 32) {
-            good &= turn_pair(to, half, i, from[i], from[i + half], cosines[i], sines[i]);
+            Turn by = Turn{cosines[i], sines[i], 1.0f, 1.0f};
+            good &= turn_pair(to, half, i, from[i], from[i + half], by);
         }
     } else if (stacked < 2 * p.heads) {
         const f32 *from = made + head * own, *common = p.common + (u64)token * p.common_stride;
@@ -76,7 +78,7 @@ DEVICE void latent_heads(const LatentParams& p) {
         for (u32 i = lane; i < half; i += 32) {
             f32 x = element(common, from, shared_half, i);
             f32 y = element(common + shared_half, from + own / 2, shared_half, i);
-            good &= turn_pair(to, half, i, x, y, cosines[i], sines[i]);
+            good &= turn_pair(to, half, i, x, y, Turn{cosines[i], sines[i], 1.0f, 1.0f});
         }
         if (lane == 0) p.positions[row] = p.start + token;
     } else {

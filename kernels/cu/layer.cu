@@ -240,10 +240,12 @@ struct HeadNorm {
 };
 
 // Head `head` of a token, all of which begin at `heads`: norm, rotation of element i against
-// i + head_dim / 2, rounding. Each head's warp sums the squares of all heads that share a norm.
+// i + head_dim / 2 by row `turn` of angles, rounding. Each head's warp sums the squares of all
+// heads that share a norm. What is rotated has the squares that it had, so a norm behind it is a
+// factor.
 template <typename T>
 DEVICE void turn_head(
-    const HeadsParams& p, const f32* heads, u32 head, T* to, HeadNorm of, u32 token
+    const HeadsParams& p, const f32* heads, u32 head, T* to, HeadNorm of, u32 turn
 ) {
     u32 d = p.head_dim, half = d / 2, lane = lane_index();
     const f32 *from = heads + head * d, *norm = of.weights;
@@ -260,9 +262,17 @@ DEVICE void turn_head(
     bool good = true;
     for (u32 i = lane; i < half; i += 32) {
         f32 x = from[i], y = from[i + half];
-        if (norm) x = mul(mul(x, scale), norm[i]), y = mul(mul(y, scale), norm[i + half]);
-        u64 angle = (u64)token * half + i;
-        good &= turn_pair(to, half, i, x, y, p.cosines[angle], p.sines[angle]);
+        u64 angle = (u64)turn * half + i;
+        Turn by = Turn{p.cosines[angle], p.sines[angle], 1.0f, 1.0f};
+        if (norm) {
+            x = mul(x, scale), y = mul(y, scale);
+            if (p.norms_last) {
+                by.first = norm[i], by.second = norm[i + half];
+            } else {
+                x = mul(x, norm[i]), y = mul(y, norm[i + half]);
+            }
+        }
+        good &= turn_pair(to, half, i, x, y, by);
     }
     if (!good) *p.broken = p.code;
 }
@@ -277,7 +287,7 @@ DEVICE void split_heads(const HeadsParams& p) {
     const f32 *from = p.qkv + item * d, *heads = from - (u64)head * d;
     if (head < p.heads) {
         T* to = (T*)p.q + ((u64)head * p.tokens + token) * d;
-        turn_head(p, heads, head, to, HeadNorm{p.q_norm, p.q_span}, token);
+        turn_head(p, heads, head, to, HeadNorm{p.q_norm, p.q_span}, token + p.queries_from);
     } else if (head < p.heads + p.kv_heads) {
         u32 kv_head = head - p.heads;
         u64 row = (u64)kv_head * p.tokens + token;

@@ -150,7 +150,7 @@ struct HeadsParams {
     const f32* qkv;    // [tokens, (heads + 2 kv_heads) head_dim]
     const f32* q_norm; // [q_span], or null
     const f32* k_norm; // [k_span], or null
-    const f32* cosines; // [tokens, head_dim / 2]
+    const f32* cosines; // [tokens, head_dim / 2], and as many of queries if they have their own
     const f32* sines;
     void* q;           // [heads, tokens, head_dim]
     void* k;           // [kv_heads, tokens, head_dim]
@@ -166,6 +166,8 @@ struct HeadsParams {
     f32 eps;
     u32 q_span;        // queries of a token that one norm is of: head_dim, or those of all heads
     u32 k_span;        // the same of keys
+    u32 queries_from;  // the row of the first token's queries among angles: 0 or `tokens`
+    u32 norms_last;    // they are of what is rotated already
     u32 unused;
 };
 

@@ -192,11 +192,16 @@ pub(crate) fn projection(
         let of_all = norm.as_ref().is_some_and(|norm| norm.len() > spec.head_dim);
         let want = if of_all { heads * spec.head_dim } else { spec.head_dim };
         norm.as_ref().map_or(Ok(()), |norm| same(OP, "QK norm", norm.len(), want))?;
+        ensure(OP, !(of_all && layer.norms_last), || {
+            "a norm of what is rotated is of all heads together".to_owned()
+        })?;
     }
     same(OP, "2 angles.half", 2 * angles.half, spec.head_dim)?;
     same(OP, "angles.tokens", angles.tokens, x.rows())?;
-    same(OP, "angles.cos elements", angles.cos.len(), angles.tokens * angles.half)?;
-    same(OP, "angles.sin elements", angles.sin.len(), angles.tokens * angles.half)?;
+    let kinds = if angles.queries_from() > 0 { 2 } else { 1 };
+    let elements = kinds * angles.tokens * angles.half;
+    same(OP, "angles.cos elements", angles.cos.len(), elements)?;
+    same(OP, "angles.sin elements", angles.sin.len(), elements)?;
     at_most(OP, "queries", queries, x.rows())?;
     positions_fit(OP, start, x.rows())
 }

@@ -59,28 +59,55 @@ impl std::fmt::Debug for Linear {
 /// Cosines and sines of a block's positions: `[tokens, head_dim / 2]` each, computed in f64,
 /// already multiplied by the rope scaling's attention factor. Half-split layout: element i is
 /// paired with element i + head_dim / 2.
+///
+/// Where a model multiplies queries by a number of their position, those of queries follow, in
+/// which it is: what turns a row then scales it. Pairs that are not rotated have it as cosine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Angles {
     /// T.
     pub tokens: usize,
     /// D / 2.
     pub half: usize,
-    /// `[tokens, half]`. Shared, because all layers of a block ask for the same.
+    /// `[tokens, half]` of keys, and as many of queries if they have their own. Shared, because all
+    /// layers of a block ask for the same.
     pub cos: Arc<[f32]>,
-    /// `[tokens, half]`.
+    /// The same.
     pub sin: Arc<[f32]>,
 }
 
+/// What queries or keys are turned by: row i is token i's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turns<'a> {
+    pub(crate) half: usize,
+    pub(crate) cos: &'a [f32],
+    pub(crate) sin: &'a [f32],
+}
+
 impl Angles {
+    /// The row of the first token's queries; that of its keys is 0.
+    pub(crate) fn queries_from(&self) -> usize {
+        if self.cos.len() > self.tokens * self.half { self.tokens } else { 0 }
+    }
+
+    /// By which keys are turned.
+    pub(crate) fn of_keys(&self) -> Turns<'_> {
+        Turns { half: self.half, cos: &self.cos, sin: &self.sin }
+    }
+
+    /// By which queries are turned.
+    pub(crate) fn of_queries(&self) -> Turns<'_> {
+        let first = self.queries_from() * self.half;
+        Turns { half: self.half, cos: &self.cos[first..], sin: &self.sin[first..] }
+    }
+
     /// Those of the last `tokens`.
     pub(crate) fn last(&self, tokens: usize) -> Self {
         let first = (self.tokens - tokens) * self.half;
-        Self {
-            tokens,
-            half: self.half,
-            cos: self.cos[first..].into(),
-            sin: self.sin[first..].into(),
-        }
+        let last = |all: &[f32]| -> Arc<[f32]> {
+            let parts = all.chunks_exact((self.tokens * self.half).max(1));
+            parts.flat_map(|part| &part[first..]).copied().collect()
+        };
+        Self { tokens, half: self.half, cos: last(&self.cos), sin: last(&self.sin) }
     }
 }
 
@@ -226,6 +253,9 @@ pub struct LayerWeights {
     pub q_norm: Option<Arc<[f32]>>,
     /// The same for keys: `[head_dim]` or `[G D]`.
     pub k_norm: Option<Arc<[f32]>>,
+    /// These norms are of what is rotated already, each head's  (Tencent 2025, Hunyuan). Angles
+    /// only rotate then: cosine and sine have no factor.
+    pub norms_last: bool,
     /// `[H]`, if the model has it: the logit of something that every row of a head sees besides
     /// keys, and that has no value  (OpenAI 2025, gpt-oss). No key is given its mass.
     pub sinks: Option<Arc<[f32]>>,

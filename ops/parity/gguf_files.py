@@ -6,9 +6,10 @@ import gguf
 import numpy as np
 import torch
 
-ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
-                 'phi3': 'phi3', 'granite': 'granite', 'smollm3': 'smollm3',
-                 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm',
+ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
+                 'qwen2': 'qwen2', 'qwen3': 'qwen3', 'phi3': 'phi3', 'granite': 'granite',
+                 'smollm3': 'smollm3', 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5',
+                 'glm': 'chatglm',
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
@@ -19,12 +20,14 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'stablelm': 'stablelm', 'starcoder2': 'starcoder2', 'gpt_neox': 'gptneox',
                  'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
-                 'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3'}
+                 'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
+                 'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
+                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
-               'nemotron', 'jais2'}
+               'nemotron', 'jais2', 'falcon'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
+REORDERED = {'llama', 'mistral3', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -35,6 +38,12 @@ NAMES = {
     'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
     **{f'mlp.shared_expert{s}.{which}_proj': f'ffn_{which}_shexp'
        for s in ('', 's') for which in ('gate', 'up', 'down')},
+    **{f'mlp.shared_mlp.{which}_proj': f'ffn_{which}_shexp' for which in ('gate', 'up', 'down')},
+    'transformer.word_embeddings': 'token_embd', 'transformer.ln_f': 'output_norm',
+    'self_attention.query_key_value': 'attn_qkv', 'self_attention.dense': 'attn_output',
+    'ln_attn': 'attn_norm_2', 'ln_mlp': 'attn_norm',
+    'mlp.gate.wg': 'ffn_gate_inp', 'self_attn.query_layernorm': 'attn_q_norm',
+    'self_attn.key_layernorm': 'attn_k_norm',
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
@@ -75,6 +84,9 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     head_dim = getattr(config, 'head_dim', None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    if config.model_type == 'falcon':  # which has names of its own for what is written
+        config.intermediate_size = config.ffn_hidden_size
+        config.num_key_value_heads = config.num_kv_heads if config.new_decoder_architecture else 1
     add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
         add_latent_metadata(writer, config, whole)
@@ -108,7 +120,9 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     writer.write_tensors_to_file()
     writer.close()
     if config.tie_word_embeddings:
-        stored['lm_head.weight'] = stored['model.embed_tokens.weight']
+        embed = [key for key in stored if key.endswith(('embed_tokens.weight',
+                                                        'word_embeddings.weight'))]
+        stored['lm_head.weight'] = stored[embed[0]]
     return stored
 
 
@@ -126,8 +140,8 @@ def add_metadata(writer, config, head_dim):
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     if config.model_type in LAYER_NORMS:
-        names = [name for name in ('layer_norm_eps', 'norm_epsilon', 'norm_eps')
-                 if hasattr(config, name)]
+        names = [name for name in ('layer_norm_eps', 'layer_norm_epsilon', 'norm_epsilon',
+                                   'norm_eps') if hasattr(config, name)]
         writer.add_layer_norm_eps(getattr(config, names[0]) if names else 1e-5)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -136,7 +150,10 @@ def add_metadata(writer, config, head_dim):
     if hasattr(config, 'logit_scale'):
         writer.add_logit_scale(config.logit_scale)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_freq_base(rope['rope_theta'])
+    theta = rope['rope_theta']
+    if rope['rope_type'] == 'dynamic':  # of Hunyuan: a stretched base, and nothing else
+        theta *= rope['alpha'] ** (head_dim / (head_dim - 2))
+    writer.add_rope_freq_base(theta)
     if rope['rope_type'] in ('linear', 'yarn'):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope['rope_type']))
         writer.add_rope_scaling_factor(rope['factor'])
@@ -146,6 +163,9 @@ def add_metadata(writer, config, head_dim):
             # All of it: what OLMo 3 is published with, and transformers takes if nothing is said.
             inferred = 0.1 * math.log(rope['factor']) + 1
             writer.add_rope_scaling_attn_factors(rope.get('attention_factor', inferred))
+    if config.model_type == 'ministral3':
+        writer.add_rope_scaling_yarn_log_mul(rope['mscale_all_dim'])
+        writer.add_attn_temperature_scale(rope['llama_4_scaling_beta'])
     if rope['rope_type'] == 'longrope':
         original = rope['original_max_position_embeddings']
         factor = config.max_position_embeddings / original
@@ -162,6 +182,9 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_used_count(config.num_experts_per_tok)
     if hasattr(config, 'moe_intermediate_size'):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == 'hunyuan_v1_moe':
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size)
     if config.model_type == 'qwen2_moe':
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == 'ernie4_5_moe':
@@ -177,11 +200,11 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_feed_forward_length(config.intermediate_size)
     if config.model_type == 'minimax_m2':
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type in ('glm4_moe', 'exaone_moe'):
-        is_glm = config.model_type == 'glm4_moe'
+    if config.model_type in ('glm4_moe', 'exaone_moe', 'dots1'):
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_shared_count(
-            config.n_shared_experts if is_glm else config.num_shared_experts)
+            config.num_shared_experts if config.model_type == 'exaone_moe'
+            else config.n_shared_experts)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -214,13 +237,17 @@ def add_latent_metadata(writer, config, whole):
         writer.add_leading_dense_block_count(config.num_hidden_layers)
         return
     is_glm = config.model_type == 'glm4_moe_lite'
+    is_mistral = config.model_type == 'mistral4'
     writer.add_leading_dense_block_count(1 if is_glm else config.first_k_dense_replace)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     if config.n_group:
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
-    if config.model_type != 'deepseek_v2':
+    if is_mistral:
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_attn_temperature_scale(config.rope_parameters['llama_4_scaling_beta'])
+    elif config.model_type != 'deepseek_v2':
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
@@ -310,8 +337,11 @@ def add_tensor(writer, key, tensor, kind, config):
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
+    falcon = config.model_type == 'falcon'
+    groups = config.num_key_value_heads if falcon else config.num_attention_heads
     if parts[-1] == 'query_key_value':
-        data = by_parts(data, 3, config.num_attention_heads)
+        order = queries_first(data.shape[0], groups, config.num_attention_heads)
+        data = data[order]
     exact = 'ffn_gate_inp' in name or data.ndim != 2
     kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
@@ -324,16 +354,16 @@ def add_tensor(writer, key, tensor, kind, config):
     if heads:
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
     if parts[-1] == 'query_key_value':
-        data = by_parts(data, config.num_attention_heads, 3)
+        data = data[np.argsort(order)]
     data = data - 1.0 if adds_one else data
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 
-def by_parts(data, parts, others):
-    """Rows of (other, part) to (part, other): queries, keys and values of all heads to all queries,
-    all keys and all values, or back."""
-    rows = data.reshape(others, parts, -1, *data.shape[1:])
-    return np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(data.shape)
+def queries_first(rows, groups, heads):
+    """Where the rows of all queries, all keys and all values stand in a tensor that has those of
+    a group of heads together: its queries, and then its key and its value."""
+    index = np.arange(rows).reshape(groups, heads // groups + 2, -1)
+    return np.concatenate([index[:, :-2].ravel(), index[:, -2].ravel(), index[:, -1].ravel()])
 
 
 def in_halves(tensor, head_dim, rotary_dim):

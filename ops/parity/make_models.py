@@ -29,6 +29,9 @@ LLAMA3 = dict(rope_type='llama3', rope_theta=500000.0, factor=8.0, low_freq_fact
 YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
             original_max_position_embeddings=32)
 LINEAR = dict(rope_type='linear', rope_theta=10000.0, factor=2.0)
+NTK_ALPHA = dict(rope_type='dynamic', rope_theta=10000.0, factor=1.0, alpha=50.0)
+# Queries of the second 32 positions are larger than those of the first.
+MINISTRAL3 = dict(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4, **YARN)
 
 
 def longrope(pairs, **others):
@@ -56,6 +59,10 @@ MODELS = {
     'llama-biases': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True)),
     'llama31': ('LlamaConfig', dict(rope_parameters=LLAMA3)),
     'llama-linear': ('LlamaConfig', dict(rope_parameters=LINEAR)),
+    'llama-dynamic': ('LlamaConfig', dict(rope_parameters=dict(
+        rope_type='dynamic', rope_theta=10000.0, factor=2.0))),
+    'internlm3': ('InternLM3Config', dict(head_dim=16, attention_bias=True, mlp_bias=True)),
+    'iquestcoder': ('IQuestCoderConfig', dict(head_dim=32)),
     'mistral': ('MistralConfig', dict(sliding_window=None)),
     'mistral-window': ('MistralConfig', dict(sliding_window=9, head_dim=32)),
     'qwen2': ('Qwen2Config', dict(tie_word_embeddings=True)),
@@ -71,6 +78,10 @@ MODELS = {
     'phi3-partial': ('Phi3Config', dict(pad_token_id=0, tie_word_embeddings=True, **PHI4_MINI)),
     'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=32, layer_types=[
         'full_attention', 'sliding_attention', 'full_attention'])),
+    'ministral3': ('Ministral3Config', dict(head_dim=32, rope_parameters=MINISTRAL3)),
+    'ministral3-window': ('Ministral3Config', dict(
+        head_dim=16, sliding_window=9, tie_word_embeddings=True,
+        rope_parameters=dict(MINISTRAL3, mscale_all_dim=0.5))),
     'cwm': ('CwmConfig', dict(sliding_window=9, head_dim=16, rope_parameters=LLAMA3)),
     'helium': ('HeliumConfig', dict(head_dim=16, attention_bias=True, mlp_bias=True,
                                     pad_token_id=0)),
@@ -110,6 +121,9 @@ MODELS = {
                                             query_pre_attn_scalar=40, layer_types=[
                                                 'full_attention', 'sliding_attention',
                                                 'full_attention'])),
+    'hunyuan': ('HunYuanDenseV1Config', dict(head_dim=32, rope_parameters=NTK_ALPHA)),
+    'hunyuan-biases': ('HunYuanDenseV1Config', dict(head_dim=16, attention_bias=True,
+                                                    tie_word_embeddings=True)),
     'olmo2': ('Olmo2Config', dict(pad_token_id=0, attention_bias=True)),
     'olmo3': ('Olmo3Config', dict(pad_token_id=0, num_hidden_layers=4, sliding_window=9,
                                   rope_parameters=OLMO3)),
@@ -138,6 +152,8 @@ MODELS.update({
     'dots1': ('Dots1Config', dict(n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
                                   max_window_layers=2, sliding_window=9, attention_bias=True,
                                   routed_scaling_factor=2.5, **MOE)),
+    'dots1-global': ('Dots1Config', dict(n_routed_experts=8, n_shared_experts=2,
+                                         first_k_dense_replace=1, norm_topk_prob=True, **MOE)),
     'solar-open': ('SolarOpenConfig', dict(n_routed_experts=8, head_dim=32, **MOE)),
     'olmoe': ('OlmoeConfig', dict(num_experts=8, num_experts_per_tok=3, pad_token_id=0)),
     'flex-olmo': ('FlexOlmoConfig', dict(num_experts=5, num_experts_per_tok=2, pad_token_id=0,
@@ -149,6 +165,8 @@ MODELS.update({
                                                moe_intermediate_size=48)),
     'minimax-m2': ('MiniMaxM2Config', dict(num_local_experts=6, num_experts_per_tok=2,
                                            head_dim=32, rotary_dim=16)),
+    'hunyuan-moe': ('HunYuanMoEV1Config', dict(num_experts=6, moe_topk=2, head_dim=16,
+                                               rope_parameters=NTK_ALPHA)),
     'cohere': ('CohereConfig', dict(logit_scale=0.25, pad_token_id=0)),
     'cohere-biases': ('CohereConfig', dict(attention_bias=True, tie_word_embeddings=False,
                                            num_key_value_heads=4, pad_token_id=0)),
@@ -182,6 +200,12 @@ MODELS.update({
                                               attention_bias=False, pad_token_id=0)),
     'gpt-neox-tanh': ('GPTNeoXConfig', dict(hidden_act='gelu_fast', tie_word_embeddings=True,
                                             pad_token_id=0)),
+    'falcon': ('FalconConfig', dict(ffn_hidden_size=96)),
+    'falcon-new': ('FalconConfig', dict(new_decoder_architecture=True, num_kv_heads=2)),
+    'falcon-biases': ('FalconConfig', dict(new_decoder_architecture=True, num_kv_heads=2, bias=True,
+                                           num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
+    'falcon-serial': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True)),
+    'gptj': ('GPTJConfig', dict(rotary_dim=8)),
     'phi': ('PhiConfig', dict(pad_token_id=0)),
     'phi-mha-tied': ('PhiConfig', dict(num_key_value_heads=4, tie_word_embeddings=True,
                                        pad_token_id=0)),
@@ -220,6 +244,13 @@ MODELS.update({
     'glm4-moe-lite': ('Glm4MoeLiteConfig', dict(
         WIDER, v_head_dim=44, n_routed_experts=8, **MOE)),
     'youtu': ('YoutuConfig', LATENT),
+    'mistral4': ('Mistral4Config', dict(
+        WIDER, qk_nope_head_dim=36, n_routed_experts=8, n_shared_experts=2,
+        first_k_dense_replace=1, rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+    'mistral4-odd': ('Mistral4Config', dict(
+        LATENT, n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False,
+        rope_interleave=False, q_lora_rank=None, routed_scaling_factor=1.5,
+        rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
     'minicpm3': ('MiniCPM3Config', dict(LATENT, v_head_dim=16, rope_parameters=longrope(
         6, original_max_position_embeddings=32))),
     'minicpm3-plain': ('MiniCPM3Config', dict(
@@ -241,6 +272,16 @@ INSIDE = {
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
                            num_attention_heads=2, patch_size=4, **VISION))),
+    'ministral3-inside': ('Mistral3Config', dict(
+        model_type='ministral3', head_dim=16, rope_parameters=MINISTRAL3), dict(
+        image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
+        vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
+                           num_attention_heads=2, patch_size=4, **VISION))),
+    'mistral4-inside': ('Mistral3Config', dict(
+        MODELS['mistral4'][1], model_type='mistral4'), dict(
+        image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
+        vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
+                           num_attention_heads=2, patch_size=4, **VISION))),
     'qwen2-vl-inside': ('Qwen2VLConfig', dict(rope_parameters=MROPE), dict(
         vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=2, patch_size=4),
         **QWEN_IDS)),
@@ -257,15 +298,17 @@ GEMMA3_INSIDE = 'gemma3-inside'
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', 'glm4-moe-norm',
                'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
-               'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
-               'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
+               'llama-linear', 'mistral', 'mistral-window', 'ministral3',
+               'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope',
+               'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
-               'minicpm3']
+               'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
+               'falcon-new', 'mistral4', 'dots1-global']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -287,7 +330,10 @@ def make(name):
         config_class, changes = MODELS[name]
         config = getattr(transformers, config_class)(**{**TINY, **changes})
     torch.manual_seed(sum(name.encode()))
-    model = kind.from_config(config, attn_implementation='eager')
+    build = kind.from_config
+    if config.model_type == 'mistral4':  # which no automatic class knows
+        build = transformers.Mistral4ForCausalLM._from_config
+    model = build(config, attn_implementation='eager')
     adds_one = config.model_type.startswith(('gemma', 'nemotron'))  # to the weights of its norms
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -644,7 +690,15 @@ def fixture_cases(cases):
     narrow_case(cases, 'youtu', torch.float16)
     narrow_case(cases, 'minicpm3', torch.bfloat16)
     gguf_case(cases, 'minicpm3', 'Q8_0')
-    for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
+    narrow_case(cases, 'ministral3', torch.bfloat16)
+    gguf_case(cases, 'ministral3', 'Q8_0')
+    gguf_case(cases, 'hunyuan', 'Q8_0')
+    narrow_case(cases, 'hunyuan-moe', torch.float16)
+    narrow_case(cases, 'falcon', torch.bfloat16)
+    gguf_case(cases, 'falcon-new', 'Q8_0')
+    narrow_case(cases, 'gptj', torch.float16)
+    gguf_case(cases, 'mistral4', 'Q8_0')
+    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
 

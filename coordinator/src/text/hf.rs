@@ -9,29 +9,18 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary, dialect};
+use super::{TextError, Vocabulary, dialect, ranks};
 
 /// # Errors
-/// A missing or broken `tokenizer.json`, or another file that is there and broken.
+/// A missing or broken `tokenizer.json`, where there is no other tokeniser, or another file that is
+/// there and broken.
 pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
-    let path = folder.join("tokenizer.json");
-    let bytes =
-        std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
-    let mut tokenizer = Tokenizer::from_bytes(&bytes)
-        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
-    dialect::translate(&mut tokenizer)
-        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
-    // A training pipeline's settings: a long prompt must not be cut in silence.
-    tokenizer.with_padding(None);
-    tokenizer
-        .with_truncation(None)
-        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
-
     let config = json(&folder.join("config.json"))?;
     let generation = json(&folder.join("generation_config.json"))?;
     let texts = json(&folder.join("tokenizer_config.json"))?;
     let texts = beside(texts, json(&folder.join("special_tokens_map.json"))?);
     let more = json(&folder.join("added_tokens.json"))?;
+    let mut tokenizer = tokenizer(folder, &texts)?;
     check(&generation, &config, &texts)?;
     add_tokens(&mut tokenizer, &texts, &more)
         .map_err(|error| TextError::invalid("added tokens", error))?;
@@ -79,6 +68,23 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         tool_template,
         special,
     })
+}
+
+/// That of `tokenizer.json`, or of `tiktoken.model` where there is no such file.
+fn tokenizer(folder: &Path, texts: &Value) -> Result<Tokenizer, TextError> {
+    let (path, ranks) = (folder.join("tokenizer.json"), folder.join(ranks::FILE));
+    if !path.exists() && ranks.exists() {
+        return ranks::read(&ranks, texts, described_tokens(texts));
+    }
+    let invalid = |error: tokenizers::Error| TextError::invalid(path.display().to_string(), error);
+    let bytes =
+        std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
+    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(invalid)?;
+    dialect::translate(&mut tokenizer).map_err(invalid)?;
+    // A training pipeline's settings: a long prompt must not be cut in silence.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(invalid)?;
+    Ok(tokenizer)
 }
 
 /// Refuses what would be passed over as if it were not there.
@@ -135,17 +141,7 @@ fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokeniz
         let token = AddedToken::from(text.clone(), false);
         by_id.extend(id.as_u64().map(|id| (id, token)));
     }
-    for (id, described) in texts["added_tokens_decoder"].as_object().into_iter().flatten() {
-        if let (Ok(id), Some(text)) = (id.parse(), token_text(described)) {
-            let says = |name: &str| described[name] == true;
-            let token = AddedToken::from(text, says("special"))
-                .lstrip(says("lstrip"))
-                .rstrip(says("rstrip"))
-                .single_word(says("single_word"))
-                .normalized(says("normalized"));
-            by_id.insert(id, token);
-        }
-    }
+    by_id.extend(described_tokens(texts));
     // transformers 5 calls them otherwise, and may have a name for each.
     let special = [&texts["extra_special_tokens"], &texts["additional_special_tokens"]];
     let special = special.into_iter().flat_map(all).filter_map(token_text);
@@ -154,6 +150,21 @@ fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokeniz
     let new: Vec<AddedToken> = by_id.into_values().chain(special).filter(is_new).collect();
     tokenizer.add_tokens(new)?;
     Ok(())
+}
+
+/// The tokens of which `tokenizer_config.json` says what they take and where they stand.
+fn described_tokens(texts: &Value) -> BTreeMap<u64, AddedToken> {
+    let all = texts["added_tokens_decoder"].as_object().into_iter().flatten();
+    all.filter_map(|(id, described)| {
+        let says = |name: &str| described[name] == true;
+        let token = AddedToken::from(token_text(described)?, says("special"))
+            .lstrip(says("lstrip"))
+            .rstrip(says("rstrip"))
+            .single_word(says("single_word"))
+            .normalized(says("normalized"));
+        Some((id.parse().ok()?, token))
+    })
+    .collect()
 }
 
 /// Of a model that reads more than text, what is said of the one inside that does.

@@ -18,6 +18,7 @@ mod pieces;
 mod places;
 mod pretokenizer;
 mod python;
+mod ranks;
 mod shape;
 mod stop;
 mod template;

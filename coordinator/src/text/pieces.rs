@@ -136,7 +136,7 @@ fn fallback_byte(token: &str) -> Option<u8> {
 }
 
 /// GPT-2's table: printable bytes stand for themselves, the others for characters from U+0100.
-fn byte_level_alphabet() -> HashMap<char, u8> {
+pub(super) fn byte_level_alphabet() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100u32;
     (0..=255u8)

@@ -39,6 +39,20 @@ const GPT4O: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+/// Kimi K2's, as its `tokenization_kimi.py` has it: the same with Han for itself.
+const KIMI_K2: &str = concat!(
+    r"[\p{Han}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+/// Ling's and Ring's.
+const BAILING: &str = concat!(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|",
+    r"\s*[\r\n]|\s+(?!\S)|\s+",
+);
 /// Words that follow each other with a space between are one piece.
 const EXAONE_MOE: &str = concat!(
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|",
@@ -56,6 +70,19 @@ const MINICPM5: [&str; 2] = [
         r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 ];
+/// East Asian scripts and punctuation first, each for itself.
+const YOUTU: [&str; 2] = [
+    concat!(r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|", r"[一-龥\u{3040}-ゟ゠-ヿ]+",),
+    concat!(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+        r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+/// Digits in threes from the right.
+const TINY_AYA: [&str; 2] = [r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O];
 const VIKING: [&str; 2] = [r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"];
 const DEEPSEEK_CODER: [&str; 5] =
     [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-\u{D7FF}]+", r"\p{N}"];
@@ -83,12 +110,22 @@ const DEEPSEEK_LLM: [&str; 6] = [
     r"[一-龥ࠀ-一가-\u{D7FF}]+",
     r"\p{N}+",
 ];
+const FALCON: [&str; 3] = [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"];
 /// What llama.cpp does where a file does not say.
 const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
 /// Those that are more than one, each cutting what the one before it has cut.
-const SEQUENCES: [&[&str]; 6] =
-    [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+const SEQUENCES: [&[&str]; 9] = [
+    &MINICPM5,
+    &YOUTU,
+    &FALCON,
+    &TINY_AYA,
+    &VIKING,
+    &DEEPSEEK_CODER,
+    &DEEPSEEK_V3,
+    &DEEPSEEK_LLM,
+    &UNNAMED,
+];
 
 /// What a text may be cut before, behind a letter or an ASCII digit: see [`ends_word`].
 pub(super) const BREAKS: [char; 9] = [' ', '\t', '\r', '\n', ',', '，', '、', '。', '،'];
@@ -101,15 +138,17 @@ pub(super) type EndsWord = fn(char, char) -> bool;
 ///
 /// Where else they end pieces does not depend on whether the text goes on at such a place. None
 /// looks behind itself. Those that look ahead (`\s+(?!\S)`, `\s+(?m:$)`) see what follows spaces,
-/// and no letter or digit is one. All others match runs of one class, or runs that a letter or
-/// digit may end and a break may only begin.
+/// and no letter or digit is one; or where a word ends (`\b`), which it does before every break.
+/// All others match runs of one class, or runs that a letter or digit may end and a break may only
+/// begin.
 pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
-    const ENDS: [(&[&str], EndsWord); 7] = [
+    const ENDS: [(&[&str], EndsWord); 8] = [
         // Every letter and digit is matched, and together with no break behind it.
         (
             &[GPT2, LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER, MINICPM5[1], VIKING[0]],
             |_, _| true,
         ),
+        (&[KIMI_K2, BAILING, YOUTU[1]], |_, _| true),
         // So is every letter; and every break, together with nothing before it.
         (&[DEEPSEEK_V3[2]], |_, _| true),
         (&[DEEPSEEK_CODER[0]], |_, next| matches!(next, '\r' | '\n')),
@@ -127,6 +166,9 @@ pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     let never = SEQUENCES.concat().contains(&expression).then_some((|_, _| false) as EndsWord);
     known.map(|(_, ends)| *ends).or(never)
 }
+
+/// Kimi K2's name.
+pub(super) const KIMI: &str = "kimi-k2";
 
 /// What a byte-level tokeniser does before and while merging.
 pub(super) struct Family {
@@ -163,11 +205,10 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     Ok(match name {
         "default" => plain(words(&UNNAMED)?),
         "olmo" | "mpt" => Family { composes: true, ..plain(byte_level(true)) },
-        "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling" => {
-            plain(byte_level(true))
-        }
+        "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling"
+        | "gigachat" => plain(byte_level(true)),
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "minerva-7b"
-        | "mellum2" => {
+        | "mellum2" | "exaone" => {
             let words = Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into();
             Family { composes: name == "command-r", ..plain(words) }
         }
@@ -178,21 +219,28 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "qwen2" | "deepseek-r1-qwen" | "stablelm2" => {
             Family { composes: true, ..plain(words(&[QWEN2])?) }
         }
-        "megrez" | "kormo" => plain(words(&[QWEN2])?),
+        "megrez" | "kormo" | "solar-open" => plain(words(&[QWEN2])?),
+        // Who made it takes whole words, too, though llama.cpp does not know it.
+        "hunyuan" => Family { composes: true, ignores_merges: true, ..plain(words(&[QWEN2])?) },
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
         "jais-2" => plain(words(&[JAIS2])?),
         "exaone-moe" => plain(words(&[EXAONE_MOE])?),
-        "gpt-4o" | "minimax-m2" => plain(words(&[GPT4O])?),
+        "gpt-4o" | "minimax-m2" | "kanana2" => plain(words(&[GPT4O])?),
+        "tiny_aya" => plain(words(&TINY_AYA)?),
+        KIMI => Family { ignores_merges: true, ..plain(words(&[KIMI_K2])?) },
+        "youtu" => Family { ignores_merges: true, ..plain(words(&YOUTU)?) },
+        "bailingmoe" | "bailingmoe2" => plain(words(&[BAILING])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
         "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },
+        "falcon" => plain(words(&FALCON)?),
         "viking" => plain(words(&VIKING)?),
         "deepseek-coder" => plain(words(&DEEPSEEK_CODER)?),
         "deepseek-llm" => plain(words(&DEEPSEEK_LLM)?),
-        "deepseek-v3" => plain(words(&DEEPSEEK_V3)?),
+        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => plain(words(&DEEPSEEK_V3)?),
         _ => {
             let bound = "default, gpt-2, smollm, starcoder, llama-bpe, smaug-bpe, qwen2, tekken, \
-                gpt-4o, glm4, deepseek-llm, deepseek-coder, deepseek-v3, or another one that \
-                models served here have";
+                gpt-4o, glm4, deepseek-llm, deepseek-coder, deepseek-v3, kimi-k2, or another one \
+                that models served here have";
             return Err(Refusal::new("tokenizer.ggml.pre", name, bound));
         }
     })
@@ -209,6 +257,7 @@ mod tests {
     fn expressions() -> Vec<Split> {
         let all =
             [SEQUENCES.concat(), vec![LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER]].concat();
+        let all = [all, vec![KIMI_K2, BAILING]].concat();
         let isolated = SplitDelimiterBehavior::Isolated;
         all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
     }

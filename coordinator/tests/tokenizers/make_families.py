@@ -1,6 +1,7 @@
 """Makes families.gguf and families.json: a byte-level vocabulary whose merges cross words, digits
 and punctuation, and what llama.cpp makes of some texts with it, for every name of a pretokeniser
-(the Hugging Face library for tekken and gpt-4o, which llama.cpp knows for ASCII's cases only).
+(the Hugging Face library for tekken and gpt-4o, which llama.cpp knows for ASCII's cases only, and
+for those which it cuts by code of its own or merges otherwise than who made them).
 
     pip install gguf tokenizers llama-cpp-python && python3 make_families.py ../../../ops/demo/walden.txt
 
@@ -14,14 +15,16 @@ from pathlib import Path
 
 import gguf
 import llama_cpp
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers)
 
 NAMES = [
     'default', 'gpt-2', 'phi-2', 'olmo', 'trillion', 'mellum', 'a.x-4.0', 'smollm', 'starcoder',
     'refact', 'codeshell', 'command-r', 'minerva-7b', 'mellum2', 'llama-bpe', 'llama3', 'llama-v3',
     'falcon3', 'pixtral', 'midm-2.0', 'smaug-bpe', 'dbrx', 'qwen2', 'deepseek-r1-qwen', 'megrez',
     'kormo', 'tekken', 'seed-coder', 'minicpm5', 'viking', 'deepseek-coder', 'deepseek-llm',
-    'deepseek-v3', 'gpt-4o', 'glm4', 'chatglm-bpe', 'granite-docling',
+    'deepseek-v3', 'gpt-4o', 'glm4', 'chatglm-bpe', 'granite-docling', 'kimi-k2', 'youtu',
+    'tiny_aya', 'bailingmoe', 'bailingmoe2', 'hunyuan',
 ]
 TEKKEN = (
     r'[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|'
@@ -36,8 +39,30 @@ GPT4O = '|'.join([
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r'\p{N}{1,3}', r' ?[^\s\p{L}\p{N}]+[\r\n/]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+',
 ])
-# What cuts words, and whether a word that is a token is taken whole.
-BY_HUGGING_FACE = {'tekken': (TEKKEN, True), 'gpt-4o': (GPT4O, False)}
+KIMI_K2 = '|'.join([
+    r'[\p{Han}]+',
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r'\p{N}{1,3}', r' ?[^\s\p{L}\p{N}]+[\r\n]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+',
+])
+YOUTU = r'[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+'
+BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
+    r'\s*[\r\n]|\s+(?!\S)|\s+'
+)
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
+)
+# What cuts words, one after the other, and whether a word that is a token is taken whole.
+BY_HUGGING_FACE = {
+    'tekken': ([TEKKEN], True), 'gpt-4o': ([GPT4O], False), 'kimi-k2': ([KIMI_K2], True),
+    'youtu': ([YOUTU, GPT4O.replace('{1,3}', '')], True),
+    'tiny_aya': ([r'\d{1,3}(?=(?:\d{3})*\b)', GPT4O], False), 'bailingmoe': ([BAILING], False),
+    'bailingmoe2': ([BAILING], False), 'hunyuan': ([QWEN2], True, True),
+}
 # In DeepSeek's files `ü` is an added token: text, and not the byte 0xFC, which no text has.
 ADDED = ['<|end|>', 'ü']
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
@@ -93,8 +118,8 @@ def by_llama_cpp(folder, tokenizer, name):
     return lambda text: model.tokenize(text.encode(), add_bos=False, special=True)
 
 
-def by_hugging_face(path, regex, ignore_merges):
-    """The file's vocabulary with words cut by `regex`."""
+def by_hugging_face(path, expressions, ignore_merges, composes=False):
+    """The file's vocabulary with words cut by these expressions."""
     fields = gguf.GGUFReader(path).fields
     tokens, merges = (fields[f'tokenizer.ggml.{name}'].contents() for name in ('tokens', 'merges'))
     vocab = {token: idx for idx, token in enumerate(tokens)}
@@ -102,9 +127,11 @@ def by_hugging_face(path, regex, ignore_merges):
     model = models.BPE(vocab, pairs, ignore_merges=ignore_merges)
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in ADDED])
-    split = pre_tokenizers.Split(Regex(regex), 'isolated')
+    splits = [pre_tokenizers.Split(Regex(one), 'isolated') for one in expressions]
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, plain])
+    if composes:
+        tokenizer.normalizer = normalizers.NFC()
     return lambda text: tokenizer.encode(text).ids
 
 

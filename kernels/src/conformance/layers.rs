@@ -32,6 +32,16 @@ pub(super) fn angles(start: u32, tokens: usize, head_dim: usize) -> Angles {
     Angles { tokens, half: head_dim / 2, cos: of(f64::cos), sin: of(f64::sin) }
 }
 
+/// The same where queries are scaled, by another number in each row.
+fn scaling(angles: &Angles) -> Angles {
+    let of = |keys: &[f32]| -> Arc<[f32]> {
+        let scaled = |(i, x): (usize, &f32)| x * (1.25 + 0.25 * (i / angles.half) as f32);
+        keys.iter().copied().chain(keys.iter().enumerate().map(scaled)).collect()
+    };
+    let Angles { tokens, half, cos, sin } = angles;
+    Angles { tokens: *tokens, half: *half, cos: of(cos), sin: of(sin) }
+}
+
 /// x Wᵀ + bias for every size around a tile, whatever the weights are held as.
 pub fn linear_matches_f64(backend: &dyn Backend) {
     let mut random = Random::new(5);
@@ -94,8 +104,8 @@ pub fn project_matches_f64(backend: &dyn Backend) {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
             for start in [0, 65_536] {
                 for held in [Held::Bf16, Held::Int8] {
-                    for olmo in [false, true] {
-                        let look = Look { held, bias, qk_norm, kv, olmo, ..PLAIN };
+                    for (olmo, last) in [(false, false), (true, false), (false, true)] {
+                        let look = Look { held, bias, qk_norm, kv, olmo, last, ..PLAIN };
                         check_project(backend, &PlainLayer::new(look), start);
                     }
                     for latent in [Some(false), Some(true)] {
@@ -110,11 +120,19 @@ pub fn project_matches_f64(backend: &dyn Backend) {
 
 fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
     const TOKENS: usize = 9;
-    let (spec, x) = (layer.spec, rows(8, TOKENS, layer.width()));
+    let angles = angles(start, TOKENS, layer.spec.head_dim);
+    check_projected(backend, layer, (start, &angles));
+    if !layer.norms_last {
+        check_projected(backend, layer, (start, &scaling(&angles)));
+    }
+}
+
+fn check_projected(backend: &dyn Backend, layer: &PlainLayer, (start, angles): (u32, &Angles)) {
+    let tokens = angles.tokens;
+    let (spec, x) = (layer.spec, rows(8, tokens, layer.width()));
     let d = spec.head_dim;
-    let angles = angles(start, TOKENS, d);
-    let qkv = backend.project(&layer.pack(backend), &x, (start, &angles), x.rows()).expect("fits");
-    let positions: Vec<u32> = (start..).take(TOKENS).collect();
+    let qkv = backend.project(&layer.pack(backend), &x, (start, angles), x.rows()).expect("fits");
+    let positions: Vec<u32> = (start..).take(tokens).collect();
     assert_eq!(qkv.keys.positions, positions.repeat(spec.kv_heads));
     assert_eq!((qkv.keys.k.dtype(), qkv.keys.v.dtype()), (spec.kv, spec.kv));
     let stored = match spec.kv {
@@ -125,11 +143,14 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
     // f32 is held to it.
     let rounded = qkv.q.data.iter().all(|&q| bf16::from_f32(q).to_f32() == q);
     let q_stored = if rounded { stored } else { SUMS };
-    for t in 0..TOKENS {
-        let span = t * angles.half..(t + 1) * angles.half;
-        let (cos, sin) = (widened(&angles.cos[span.clone()]), widened(&angles.sin[span]));
-        let cos_sin: Vec<_> = cos.into_iter().zip(sin).collect();
-        let [q, k, v] = layer.project(&given(x.row(t)), &cos_sin);
+    for t in 0..tokens {
+        let of_row = |row: usize| -> Vec<(f64, f64)> {
+            let span = row * angles.half..(row + 1) * angles.half;
+            let (cos, sin) = (widened(&angles.cos[span.clone()]), widened(&angles.sin[span]));
+            cos.into_iter().zip(sin).collect()
+        };
+        let (of_queries, of_keys) = (of_row(t + angles.queries_from()), of_row(t));
+        let [q, k, v] = layer.project(&given(x.row(t)), [&of_queries, &of_keys]);
         for (h, want) in q.chunks(d).enumerate() {
             close_to("q", qkv.q.row(h, t), want, q_stored).unwrap();
         }
@@ -194,6 +215,8 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { experts: true, ..look });
         check_rows_alone(backend, Look { parallel: true, ..look });
         check_rows_alone(backend, Look { olmo: true, ..look });
+        check_rows_alone(backend, Look { last: true, ..look });
+        check_rows_alone(backend, Look { head_dim: 64, last: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
         check_rows_alone(backend, Look { oss: true, experts: true, ..look });
         for latent in [Some(false), Some(true)] {
@@ -232,8 +255,10 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
             identical("project", &row_bits(&few_qkv, t - from), &row_bits(&qkv, t)).unwrap();
         }
     }
-    let angles = angles(0, TOKENS, layer.spec.head_dim);
+    let plain = angles(0, TOKENS, layer.spec.head_dim);
+    let angles = if look.last { plain } else { scaling(&plain) };
     let project_last = |queries| backend.project(&packed, &x, (0, &angles), queries);
+    let qkv = project_last(TOKENS).expect("fits");
     for queries in [0, 1, 17, 36, TOKENS] {
         let last = project_last(queries).expect("fits");
         let want = qkv.q.clone().of_last(queries).expect("it can be read");

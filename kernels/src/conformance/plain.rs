@@ -104,6 +104,8 @@ pub(super) struct Look {
     pub(super) experts: bool,
     /// Keys and values come of a few numbers; whether queries do.
     pub(super) latent: Option<bool>,
+    /// QK norms are behind the rotation.
+    pub(super) last: bool,
 }
 
 const EXPERTS: usize = 5;
@@ -123,6 +125,7 @@ pub(super) const PLAIN: Look = Look {
     parallel: false,
     experts: false,
     latent: None,
+    last: false,
 };
 
 /// Every curve that stands where there is no gate.
@@ -138,6 +141,7 @@ pub(super) struct PlainLayer {
     pub(super) spec: LayerSpec,
     norms: Option<[Vec<f32>; 2]>,
     qk_norms: Option<[Vec<f32>; 2]>,
+    pub(super) norms_last: bool,
     post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
     latent: Option<PlainLatent>,
@@ -309,6 +313,7 @@ impl PlainLayer {
                 true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
+            norms_last: look.last,
             qkv: Plain::new(random, (first, width), look),
             out: Plain::new(random, (width, outputs), Look { bias: look.oss, ..look }),
             latent,
@@ -334,6 +339,7 @@ impl PlainLayer {
             latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,
             k_norm,
+            norms_last: self.norms_last,
             sinks: None,
             out: self.out.pack(backend),
             attn_post_norm,
@@ -344,8 +350,8 @@ impl PlainLayer {
         }
     }
 
-    /// Queries, keys and values of one row, each `[heads, head_dim]`.
-    pub(super) fn project(&self, x: &[Near], cos_sin: &[(f64, f64)]) -> [Vec<Near>; 3] {
+    /// Queries, keys and values of one row, each `[heads, head_dim]`, by angles of the former two.
+    pub(super) fn project(&self, x: &[Near], cos_sin: [&[(f64, f64)]; 2]) -> [Vec<Near>; 3] {
         let (d, spec) = (self.spec.head_dim, &self.spec);
         let eps = f64::from(spec.norm_eps);
         let before = |norms: &[Vec<f32>; 2]| normed(x, &norms[0], eps);
@@ -357,12 +363,15 @@ impl PlainLayer {
         let (q, kv) = all.split_at(spec.heads * d);
         let (k, v) = kv.split_at(spec.kv_heads * d);
         let turned = |heads: &[Near], i: usize| -> Vec<Near> {
-            let norm = self.qk_norms.as_ref().map(|norms| &norms[i]);
-            let normed: Vec<Near> = match norm {
-                Some(norm) => heads.chunks(norm.len()).flat_map(|x| normed(x, norm, eps)).collect(),
-                None => heads.to_vec(),
+            let norm = |heads: &[Near]| -> Vec<Near> {
+                let Some(norms) = &self.qk_norms else { return heads.to_vec() };
+                let each = heads.chunks(norms[i].len());
+                each.flat_map(|x| normed(x, &norms[i], eps)).collect()
             };
-            normed.chunks(d).flat_map(|head| rotated(head, cos_sin)).collect()
+            let turn = |heads: &[Near]| -> Vec<Near> {
+                heads.chunks(d).flat_map(|head| rotated(head, cos_sin[i])).collect()
+            };
+            if self.norms_last { norm(&turn(heads)) } else { turn(&norm(heads)) }
         };
         [turned(q, 0), turned(k, 1), v.to_vec()]
     }

@@ -94,6 +94,14 @@ fn layer_shapes(backend: &dyn Backend) {
     refused(backend.project(&layer, &wide, (0, &angles(3, spec.head_dim)), wide.rows()), "project");
     refused(backend.project(&layer, &x, (0, &angles(2, spec.head_dim)), x.rows()), "project");
     refused(backend.project(&layer, &x, (0, &angles(3, spec.head_dim + 2)), x.rows()), "project");
+    let mut torn = angles(3, spec.head_dim);
+    torn.cos = [&*torn.cos, &[1.0]].concat().into();
+    refused(backend.project(&layer, &x, (0, &torn), x.rows()), "project");
+    torn.sin = [&*torn.sin, &[0.0]].concat().into();
+    refused(backend.project(&layer, &x, (0, &torn), x.rows()), "project");
+    let mut of_all = PlainLayer::olmo().pack(backend);
+    of_all.norms_last = true;
+    refused(backend.project(&of_all, &x, (0, &angles(3, spec.head_dim)), x.rows()), "project");
     let attention = rows(2, 3, spec.heads * spec.head_dim);
     refused(backend.finish(&layer, &wide, &attention), "finish");
     refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");

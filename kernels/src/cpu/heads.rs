@@ -21,7 +21,7 @@ use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvHeads};
-use crate::weights::{Angles, LayerSpec, LayerWeights};
+use crate::weights::{Angles, LayerSpec, LayerWeights, Turns};
 
 /// `x` (`[tokens, E]`) as the block's keys and values at `start..`, and its queries, of all tokens
 /// or of none.
@@ -38,10 +38,9 @@ pub(super) fn project_heads(
     let mut q = unwritten(heads * queries * head_dim);
     let [mut k, mut v] = [(); 2].map(|()| Kv::new(kv_heads * tokens * head_dim, spec.kv));
 
-    let turned = |norm| Treatment { norm, eps: spec.norm_eps, angles: Some(angles) };
-    let treat_q = turned(layer.q_norm.as_deref());
-    let treat_k = turned(layer.k_norm.as_deref());
-    let treat_v = Treatment { norm: None, eps: spec.norm_eps, angles: None };
+    let still = Treatment::still(layer);
+    let treat_q = still.turned(layer.q_norm.as_deref(), angles.of_queries());
+    let treat_k = still.turned(layer.k_norm.as_deref(), angles.of_keys());
     let addends = Addends::new(layer.qkv.bias.as_deref(), None);
     let heads_of = (&layer.qkv, head_dim, comes_whole(head_dim));
     whole("project", place, x, heads_of, |block, streams| {
@@ -50,7 +49,7 @@ pub(super) fn project_heads(
         let q = if streams(size_of_val(&*q)) { Stored::Past(&mut q) } else { Stored::F32(&mut q) };
         cut.heads(q, treat_q);
         cut.heads(k.stored(), treat_k);
-        cut.heads(v.stored(), treat_v);
+        cut.heads(v.stored(), still);
         cut.parts
     })?;
     // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
@@ -84,7 +83,9 @@ struct Treatment<'a> {
     norm: Option<&'a [f32]>,
     eps: f32,
     /// Rotation by the row's angles.
-    angles: Option<&'a Angles>,
+    turns: Option<Turns<'a>>,
+    /// The norm is of what is rotated already.
+    norms_last: bool,
 }
 
 /// Cuts stacked heads into parts, each of whole blocks of rows and heads.
@@ -268,7 +269,18 @@ impl Part<'_> {
     }
 }
 
-impl Treatment<'_> {
+impl<'a> Treatment<'a> {
+    /// Nothing is done to the rows of `layer`.
+    fn still(layer: &LayerWeights) -> Self {
+        let (eps, norms_last) = (layer.spec.norm_eps, layer.norms_last);
+        Self { norm: None, eps, turns: None, norms_last }
+    }
+
+    /// Its queries or keys are treated so.
+    fn turned(self, norm: Option<&'a [f32]>, turns: Turns<'a>) -> Self {
+        Self { norm, turns: Some(turns), ..self }
+    }
+
     /// The row of token `t`, treated as [`Self::any`] does it, to the bit.
     #[inline(always)]
     fn whole<S: Simd, const N: usize>(
@@ -281,36 +293,48 @@ impl Treatment<'_> {
         for (x, row) in x.iter_mut().zip(row) {
             *x = simd.load(row);
         }
-        if let Some(weight) = self.norm {
-            let mut squares = simd.splat(0.0);
-            for x in &x {
-                squares = x.fma(*x, squares);
-            }
-            let scale = norm_scale(simd, squares, N * LANES, self.eps);
-            let weight: &[_; N] = weight.as_chunks().0.first_chunk().expect("N of a head");
-            for (x, weight) in x.iter_mut().zip(weight) {
-                *x = *x * scale * simd.load(weight);
-            }
+        if !self.norms_last {
+            self.norm_whole(simd, &mut x);
         }
-        if let Some(angles) = self.angles {
-            let [cos, sin] = [&angles.cos, &angles.sin]
-                .map(|turns| turns[t * angles.half..][..N / 2 * LANES].as_chunks().0);
+        if let Some(Turns { half, cos, sin }) = self.turns {
+            let [cos, sin] = [cos, sin].map(|all| all[t * half..][..N / 2 * LANES].as_chunks().0);
             for j in 0..N / 2 {
                 let turn = (simd.load(&cos[j]), simd.load(&sin[j]));
                 (x[j], x[j + N / 2]) = rotated((x[j], x[j + N / 2]), turn);
             }
         }
+        if self.norms_last {
+            self.norm_whole(simd, &mut x);
+        }
         x
+    }
+
+    /// The norm of a row in registers, if it has one.
+    #[inline(always)]
+    fn norm_whole<S: Simd, const N: usize>(&self, simd: S, x: &mut [S::V; N]) {
+        let Some(weight) = self.norm else { return };
+        let mut squares = simd.splat(0.0);
+        for x in x.iter() {
+            squares = x.fma(*x, squares);
+        }
+        let scale = norm_scale(simd, squares, N * LANES, self.eps);
+        let weight: &[_; N] = weight.as_chunks().0.first_chunk().expect("N of a head");
+        for (x, weight) in x.iter_mut().zip(weight) {
+            *x = *x * scale * simd.load(weight);
+        }
     }
 
     /// Treats the row of token `t`; returns whether it is finite then.
     #[inline(always)]
     fn any<S: Simd>(&self, simd: S, t: usize, row: &mut [f32]) -> bool {
-        if let Some(weight) = self.norm {
+        if let Some(weight) = self.norm.filter(|_| !self.norms_last) {
             norm_row(simd, row, weight, self.eps);
         }
-        if let Some(angles) = self.angles {
-            rotate(simd, row, angles, t);
+        if let Some(turns) = self.turns {
+            rotate(simd, row, turns, t);
+        }
+        if let Some(weight) = self.norm.filter(|_| self.norms_last) {
+            norm_row(simd, row, weight, self.eps);
         }
         is_finite(simd, row)
     }
@@ -318,10 +342,10 @@ impl Treatment<'_> {
 
 /// Rotates one head's row by the angles of token `t`, element i against i + head_dim / 2.
 #[inline(always)]
-fn rotate<S: Simd>(simd: S, row: &mut [f32], angles: &Angles, t: usize) {
-    let span = t * angles.half..(t + 1) * angles.half;
-    let (first, second) = row.split_at_mut(angles.half);
-    let turns = angles.cos[span.clone()].chunks(LANES).zip(angles.sin[span].chunks(LANES));
+fn rotate<S: Simd>(simd: S, row: &mut [f32], turns: Turns<'_>, t: usize) {
+    let span = t * turns.half..(t + 1) * turns.half;
+    let (first, second) = row.split_at_mut(turns.half);
+    let turns = turns.cos[span.clone()].chunks(LANES).zip(turns.sin[span].chunks(LANES));
     let pairs = first.chunks_mut(LANES).zip(second.chunks_mut(LANES));
     for ((a, b), (cos, sin)) in pairs.zip(turns) {
         let turn = (load_front(simd, cos), load_front(simd, sin));

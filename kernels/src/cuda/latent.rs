@@ -65,7 +65,7 @@ pub(super) fn raise(
         common_stride: stride as u32,
         start,
         code: Broken::Project as u32,
-        unused: 0,
+        queries_from: angles.queries_from() as u32,
     };
     shared.run(&Launch {
         kernel: heads.q.of_dtype("latent_heads_f32", "latent_heads_bf16"),

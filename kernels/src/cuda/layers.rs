@@ -190,6 +190,8 @@ impl SplitHeads {
             eps: spec.norm_eps,
             q_span: span(&layer.q_norm),
             k_span: span(&layer.k_norm),
+            queries_from: angles.queries_from() as u32,
+            norms_last: layer.norms_last.into(),
             unused: 0,
         };
         let heads = self.tokens * (spec.heads + 2 * spec.kv_heads);

@@ -10,7 +10,7 @@ use crate::latent::{Latent, Raised};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::tensor::{Heads, KvHeads, Rows};
-use crate::weights::{Angles, LayerSpec, LayerWeights};
+use crate::weights::{Angles, LayerSpec, LayerWeights, Turns};
 
 /// See [`crate::LayerOps::project`].
 pub(super) fn project(
@@ -32,12 +32,16 @@ pub(super) fn project(
     let mut q = split(&qkv, 0..h, spec.head_dim);
     let mut k = split(&qkv, h..h + g, spec.head_dim);
     let v = split(&qkv, h + g..h + 2 * g, spec.head_dim);
-    for (heads, weight) in [(&mut q, q_norm), (&mut k, k_norm)] {
+    let (of_queries, of_keys) = (angles.of_queries(), angles.of_keys());
+    for (heads, weight, turns) in [(&mut q, q_norm, of_queries), (&mut k, k_norm, of_keys)] {
         for (i, row) in heads.chunks_exact_mut(spec.head_dim).enumerate() {
-            if let Some(weight) = weight {
+            if let Some(weight) = weight.filter(|_| !layer.norms_last) {
                 norm_row(row, weight, spec.norm_eps);
             }
-            rotate(row, angles, i % tokens);
+            rotate(row, turns, i % tokens);
+            if let Some(weight) = weight.filter(|_| layer.norms_last) {
+                norm_row(row, weight, spec.norm_eps);
+            }
         }
         shapes::finite("project", "a rotated query or key", heads)?;
     }
@@ -111,10 +115,10 @@ fn split(qkv: &Rows, heads: Range<usize>, head_dim: usize) -> Vec<f32> {
 }
 
 /// Rotates one head's row by the angles of token `t`, element i against i + head_dim / 2.
-fn rotate(row: &mut [f32], angles: &Angles, t: usize) {
-    let span = t * angles.half..(t + 1) * angles.half;
-    let (first, second) = row.split_at_mut(angles.half);
-    let turns = angles.cos[span.clone()].iter().zip(&angles.sin[span]);
+fn rotate(row: &mut [f32], turns: Turns<'_>, t: usize) {
+    let span = t * turns.half..(t + 1) * turns.half;
+    let (first, second) = row.split_at_mut(turns.half);
+    let turns = turns.cos[span.clone()].iter().zip(&turns.sin[span]);
     for ((a, b), (&cos, &sin)) in first.iter_mut().zip(second).zip(turns) {
         let [x, y, cos, sin] = [*a, *b, cos, sin].map(f64::from);
         *a = (x * cos - y * sin) as f32;

@@ -21,6 +21,6 @@ pub use load::{LoadOptions, LoadProgress, WeightDtype};
 pub use model::{Hurry, Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
-pub use rope::Rope;
+pub use rope::{Rope, Temperature};
 pub use sample::{Sampled, Sampler, logprob_of, sample};
 pub use shards::{Found, Past, ShardPort, ShardStore, prefill_sharded};

@@ -11,7 +11,7 @@ use aqueduct_kernels::{
 
 use crate::error::EngineError;
 use crate::prefill::Block;
-use crate::rope::Rope;
+use crate::rope::{Rope, Temperature};
 
 /// Everything that a loader found; [`Model::new`] checks that it fits together.
 pub struct ModelParts {
@@ -35,6 +35,8 @@ pub struct ModelParts {
     pub head: Linear,
     /// Per layer: its rotary embedding.
     pub ropes: Vec<Rope>,
+    /// Of queries in every layer, if the model has it.
+    pub temperature: Option<Temperature>,
     /// Multiplies attention's dot products.
     pub scale: f32,
     /// [`Queries::softcap`] of all layers.
@@ -185,7 +187,9 @@ impl Model {
 
     fn angles_of(&self, positions: impl Iterator<Item = u64> + Clone) -> LayerAngles<'_> {
         let half = self.parts.shape.head_dim as usize / 2;
-        let angles = |&layer: &usize| self.parts.ropes[layer].angles(half, positions.clone());
+        let temperature = self.parts.temperature;
+        let angles =
+            |&layer: &usize| self.parts.ropes[layer].angles(half, positions.clone(), temperature);
         let angles = self.rope_layers.iter().map(angles).collect();
         LayerAngles { rope_of: &self.rope_of, angles }
     }

@@ -15,6 +15,32 @@ pub struct Rope {
     pub attention_factor: f64,
 }
 
+/// What queries are multiplied by once they are rotated, the more the farther they stand:
+/// 1 + beta ln(1 + floor(position / every))  (Meta 2025, Llama 4; Mistral AI 2025, Ministral 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Temperature {
+    /// By how much it grows.
+    pub beta: f64,
+    /// Positions within which it does not: those that the model was trained for before scaling.
+    pub every: u32,
+}
+
+impl Temperature {
+    /// Takes these if every query is multiplied by something finite above 0.
+    ///
+    /// # Errors
+    /// The first that is out of bounds.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        Refusal::unless_within("attention temperature scale", self.beta, 0.0, 1e3)?;
+        Refusal::unless_within("attention temperature positions", self.every, 1, u32::MAX)?;
+        Ok(self)
+    }
+
+    fn at(self, position: u64) -> f64 {
+        1.0 + self.beta * ((position / u64::from(self.every)) as f64).ln_1p()
+    }
+}
+
 /// How a model stretches its rotation over more positions than it was trained for, as the
 /// transformers library computes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,20 +186,44 @@ impl Rope {
     }
 
     /// Angles of `half` pairs at any positions. f64 throughout: at position 65,536 an f32 angle
-    /// would already be off by 0.004 radians.
-    pub fn angles(&self, half: usize, positions: impl Iterator<Item = u64>) -> Angles {
-        let (mut tokens, mut cosines, mut sines) = (0, Vec::new(), Vec::new());
-        for position in positions {
-            tokens += 1;
+    /// would already be off by 0.004 radians. Queries have their own where `temperature` is not 1.
+    pub fn angles(
+        &self,
+        half: usize,
+        positions: impl Iterator<Item = u64> + Clone,
+        temperature: Option<Temperature>,
+    ) -> Angles {
+        let tokens = positions.clone().count();
+        let unscaled = positions.clone().map(|position| (position, 1.0));
+        let (mut cos, mut sin) = self.turns(half, unscaled);
+        let warm = |position| temperature.map_or(1.0, |it| it.at(position));
+        if positions.clone().any(|position| warm(position) != 1.0) {
+            let scaled = positions.clone().map(|position| (position, warm(position)));
+            let (of_cos, of_sin) = self.turns(half, scaled);
+            cos.extend(of_cos);
+            sin.extend(of_sin);
+        }
+        Angles { tokens, half, cos: cos.into(), sin: sin.into() }
+    }
+
+    /// Cosines and sines at these positions, each multiplied by its number.
+    fn turns(
+        &self,
+        half: usize,
+        positions: impl Iterator<Item = (u64, f64)>,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let (mut cosines, mut sines) = (Vec::new(), Vec::new());
+        for (idx, (position, scale)) in positions.enumerate() {
+            let factor = self.attention_factor * scale;
             for freq in &self.inv_freq {
                 let (sin, cos) = (position as f64 * freq).sin_cos();
-                cosines.push((cos * self.attention_factor) as f32);
-                sines.push((sin * self.attention_factor) as f32);
+                cosines.push((cos * factor) as f32);
+                sines.push((sin * factor) as f32);
             }
-            cosines.resize(tokens * half, 1.0);
-            sines.resize(tokens * half, 0.0);
+            cosines.resize((idx + 1) * half, scale as f32);
+            sines.resize((idx + 1) * half, 0.0);
         }
-        Angles { tokens, half, cos: cosines.into(), sin: sines.into() }
+        (cosines, sines)
     }
 }
 
@@ -293,6 +343,41 @@ mod tests {
             ],
             1.121751143713058,
         );
+    }
+
+    #[test]
+    fn queries_grow_with_their_position() {
+        let rope = Rope { attention_factor: 1.5, ..Rope::unscaled(10_000.0, 4) };
+        let temperature = Temperature { beta: 0.5, every: 10 };
+        let check = |positions: &[u64], want: Option<&[f32]>| {
+            let angles = |it| rope.angles(3, positions.iter().copied(), it);
+            let (plain, seen) = (angles(None), angles(Some(temperature)));
+            let count = positions.len() * 3;
+            assert_eq!((plain.tokens, plain.cos.len()), (positions.len(), count));
+            assert_eq!((&seen.cos[..count], &seen.sin[..count]), (&*plain.cos, &*plain.sin));
+            let Some(want) = want else {
+                assert_eq!(seen, plain, "{positions:?}");
+                return;
+            };
+            for (of, seen) in [(&plain.cos, &seen.cos), (&plain.sin, &seen.sin)] {
+                assert_eq!(seen.len(), 2 * count, "{positions:?}");
+                for (i, x) in of.iter().enumerate() {
+                    let want = x * want[i / 3];
+                    assert!((seen[count + i] - want).abs() < 1e-6, "{positions:?}: {seen:?}");
+                }
+            }
+        };
+        check(&[], None);
+        check(&[0, 9], None);
+        // 1 + 0.5 ln 2, and of ln 3.
+        check(&[9, 10, 19, 20], Some(&[1.0, 1.346_573_6, 1.346_573_6, 1.549_306_1]));
+        for (beta, every, field) in [
+            (f64::NAN, 10, "attention temperature scale"),
+            (-0.1, 10, "attention temperature scale"),
+            (0.1, 0, "attention temperature positions"),
+        ] {
+            assert_eq!(Temperature { beta, every }.checked().unwrap_err().field, field);
+        }
     }
 
     #[test]

@@ -34,17 +34,18 @@ pub(in crate::cpu) fn project_latent(
     let size = tokens * spec.head_dim;
     let mut q = unwritten(spec.heads * size);
     let [mut k, mut v] = [(); 2].map(|()| Kv::new(spec.heads * size, spec.kv));
-    let still = Treatment { norm: None, eps: spec.norm_eps, angles: None };
-    let turned = Treatment { angles: Some(angles), ..still };
+    let still = Treatment::still(layer);
+    let turned_q = still.turned(None, angles.of_queries());
+    let turned_k = still.turned(None, angles.of_keys());
     let queries = Stored::F32(&mut q).pieces(size).enumerate().map(|(head, to)| {
         let source = Source::Query { sums: q_sums, first: head * spec.head_dim };
-        OneHead { to, treatment: turned, head_dim: spec.head_dim, source }
+        OneHead { to, treatment: turned_q, head_dim: spec.head_dim, source }
     });
     let keys = k.stored().pieces(size).enumerate().map(|(head, to)| {
         let [first, _] = latent.columns_of(&spec, head);
         let own = first..first + latent.own(&spec);
         let source = Source::Key { latent, sums: kv_sums, own, made: &made, shared: &shared };
-        OneHead { to, treatment: turned, head_dim: spec.head_dim, source }
+        OneHead { to, treatment: turned_k, head_dim: spec.head_dim, source }
     });
     let values = v.stored().pieces(size).enumerate().map(|(head, to)| {
         let [_, first] = latent.columns_of(&spec, head);

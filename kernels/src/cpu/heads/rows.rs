@@ -37,13 +37,14 @@ pub(in crate::cpu) fn project_rows(
     let [mut k, mut v] = [(); 2].map(|()| Kv::new(spec.kv_heads * size, spec.kv));
     let head_dim = spec.head_dim;
     let mut tasks = Vec::with_capacity(spec.heads + 2 * spec.kv_heads);
-    for (to, norm, angles) in [
-        (Stored::F32(&mut q), layer.q_norm.as_deref(), Some(angles)),
-        (k.stored(), layer.k_norm.as_deref(), Some(angles)),
-        (v.stored(), None, None),
+    let [q_norm, k_norm] = [&layer.q_norm, &layer.k_norm]
+        .map(|norm| norm.as_deref().filter(|norm| norm.len() == head_dim));
+    let still = Treatment::still(layer);
+    for (to, treatment) in [
+        (Stored::F32(&mut q), still.turned(q_norm, angles.of_queries())),
+        (k.stored(), still.turned(k_norm, angles.of_keys())),
+        (v.stored(), still),
     ] {
-        let norm = norm.filter(|norm| norm.len() == head_dim);
-        let treatment = Treatment { norm, eps: spec.norm_eps, angles };
         for to in to.pieces(size) {
             let first = tasks.len() * head_dim;
             tasks.push(OneHead { to, treatment, head_dim, sums: &sums, first });

@@ -34,5 +34,5 @@ pub(crate) struct LatentParams {
     pub(crate) common_stride: u32,
     pub(crate) start: u32,
     pub(crate) code: u32,
-    pub(crate) unused: u32,
+    pub(crate) queries_from: u32,
 }

@@ -45,6 +45,8 @@ pub(crate) struct HeadsParams {
     pub(crate) eps: f32,
     pub(crate) q_span: u32,
     pub(crate) k_span: u32,
+    pub(crate) queries_from: u32,
+    pub(crate) norms_last: u32,
     pub(crate) unused: u32,
 }
 

@@ -507,7 +507,7 @@ mod tests {
             head_dim: 8,
             rotary_dim: 8,
             neighbours: true,
-            by_head: false,
+            by_head: None,
             rotated_last: false,
         }));
         let tensor = Stored { shape: vec![rows, inputs], order, ..stored(encoding, &bytes) };

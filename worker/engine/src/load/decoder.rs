@@ -2,6 +2,7 @@
 
 mod experts;
 mod latents;
+mod scales;
 
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_kernels::experts::Groups;
@@ -9,7 +10,8 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
-use crate::rope::Rope;
+pub(crate) use self::scales::{Scales, Softcaps};
+use crate::rope::{Rope, Temperature};
 
 /// Decoder families that are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +21,8 @@ pub(crate) enum Family {
     Mistral,
     /// Mistral with windows in some layers.
     Ministral,
+    /// Mistral whose queries grow with their position; also inside what reads pictures.
+    Ministral3,
     /// Llama with windows in three layers of four.
     Cwm,
     Helium,
@@ -96,9 +100,18 @@ pub(crate) enum Family {
     /// DeepSeek V3 without experts.
     Youtu,
     MiniCpm3,
+    /// Hunyuan 0.5B to 7B, dense.
+    HunYuan,
+    /// Hunyuan A13B.
+    HunYuanMoe,
+    /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
+    Falcon,
+    GptJ,
+    /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
+    Mistral4,
 }
 
-/// What the RMS norms of queries and keys before rotation are of.
+/// What the RMS norms of queries and keys are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum QkNorm {
     /// There are none.
@@ -125,7 +138,9 @@ impl Family {
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
             }
-            Self::Nemotron | Self::Jais2 => Some(LayerNorms { weights: true, biases: true }),
+            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
+                Some(LayerNorms { weights: true, biases: true })
+            }
             _ => None,
         }
     }
@@ -136,8 +151,14 @@ impl Family {
             Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
+            Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
             _ => QkNorm::Nothing,
         }
+    }
+
+    /// Norms of queries and keys are behind their rotation.
+    pub(crate) fn norms_last(self) -> bool {
+        matches!(self, Self::HunYuan | Self::HunYuanMoe)
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
@@ -146,13 +167,14 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
         let glm = matches!(self, Self::Glm | Self::Glm4);
-        ernie || cohere || deepseek || glm || matches!(self, Self::Helium | Self::Youtu)
+        let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
+        ernie || cohere || deepseek || glm || others
     }
 
     /// Keys and values come of a few numbers that heads share.
     pub(crate) fn is_latent(self) -> bool {
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3)
+        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -175,8 +197,8 @@ impl Family {
         match self {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
-            Self::StarCoder2 | Self::Phi => Activation::Ungated(Ungated::GeluTanh),
-            Self::GptNeoX => Activation::Ungated(Ungated::Gelu),
+            Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
+            Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
@@ -222,69 +244,6 @@ pub(crate) struct HeadOrder {
     pub(crate) by_head: bool,
 }
 
-/// What multiplies what, beside weights.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Scales {
-    /// The embedding's rows.
-    pub(crate) embed: f32,
-    /// What attention and feed-forward part add to the stream.
-    pub(crate) residual: f32,
-    /// Attention's dot products.
-    pub(crate) attention: f32,
-    /// What logits are divided by.
-    pub(crate) logits: f32,
-}
-
-impl Scales {
-    /// What most models have.
-    pub(crate) fn usual(head_dim: u32) -> Self {
-        Self { embed: 1.0, residual: 1.0, attention: 1.0 / (head_dim as f32).sqrt(), logits: 1.0 }
-    }
-
-    /// What Gemma has: its embedding is multiplied by the root of the width, and `divisor` is what
-    /// dot products are divided by the root of.
-    pub(crate) fn gemma(width: u32, divisor: f32) -> Self {
-        let embed = (width as f32).sqrt();
-        Self { embed, residual: 1.0, attention: 1.0 / divisor.sqrt(), logits: 1.0 }
-    }
-
-    /// Takes these if something finite comes of them.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
-        let Self { embed, residual, attention, logits } = self;
-        for (field, scale) in [
-            ("embedding scale", embed),
-            ("residual scale", residual),
-            ("attention scale", attention),
-            ("logits scale", logits),
-        ] {
-            Refusal::unless_within(field, scale, 1e-6, 1e6)?;
-        }
-        Ok(self)
-    }
-}
-
-/// What logits are brought within, by [`aqueduct_kernels::Queries::softcap`]'s formula.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Softcaps {
-    /// Attention's.
-    pub(crate) attention: Option<f32>,
-    /// Those of tokens.
-    pub(crate) tokens: Option<f32>,
-}
-
-impl Softcaps {
-    /// Takes these if something finite comes of them.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
-        let Self { attention, tokens } = self;
-        for (field, cap) in
-            [("attn_logit_softcapping", attention), ("final_logit_softcapping", tokens)]
-        {
-            cap.map_or(Ok(1.0), |cap| Refusal::unless_within(field, cap, 1e-3, 1e6))?;
-        }
-        Ok(self)
-    }
-}
-
 /// Which linear maps add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Biases {
@@ -303,6 +262,8 @@ pub(crate) struct Decoder {
     pub(crate) layer_norms: Option<LayerNorms>,
     /// The feed-forward part takes what attention takes.
     pub(crate) parallel: bool,
+    /// Through a norm of its own; else by the same.
+    pub(crate) two_norms: bool,
     /// `[layers]`, all gated or none.
     pub(crate) activations: Vec<Activation>,
     pub(crate) rope: Rope,
@@ -310,6 +271,8 @@ pub(crate) struct Decoder {
     pub(crate) rotates: Vec<bool>,
     /// Of layers with a window, if it is another one.
     pub(crate) window_rope: Option<Rope>,
+    /// What queries are multiplied by where they stand, if anything.
+    pub(crate) temperature: Option<Temperature>,
     /// Added to the weights of norms.
     pub(crate) norm_offset: f32,
     pub(crate) order: HeadOrder,
@@ -334,9 +297,25 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
+    /// Takes this if what stands behind its rotation takes what was rotated and nothing more.
+    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        let factor = [Some(&self.rope), self.window_rope.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|rope| rope.attention_factor)
+            .find(|&factor| factor != 1.0);
+        match factor.filter(|_| self.family.norms_last()) {
+            Some(factor) => {
+                let bound = "1, where norms are behind the rotation";
+                Err(Refusal::new("rope attention_factor", factor, bound))
+            }
+            None => Ok(self),
+        }
+    }
+
     /// One norm is of what attention and what the feed-forward part takes.
     pub(crate) fn shares_norm(&self) -> bool {
-        self.parallel && self.family != Family::GptNeoX
+        self.parallel && !self.two_norms
     }
 
     /// Feed-forward parts have gates.

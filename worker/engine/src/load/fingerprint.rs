@@ -28,6 +28,9 @@ fn described(decoder: &Decoder) -> String {
     if let Some(rope) = window_rope {
         all += &format!(" window_rope: {rope:?}");
     }
+    if let Some(temperature) = &decoder.temperature {
+        all += &format!(" temperature: {temperature:?}");
+    }
     if let Some(experts) = experts {
         all += &format!(" experts: {experts:?}");
     }

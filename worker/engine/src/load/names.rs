@@ -185,6 +185,20 @@ pub(crate) const HF_MINIMAX_M2: Names = Names {
 pub(crate) const HF_GPT_OSS: Names =
     Names { experts: ExpertNames { router: "mlp.router", ..HF_EXPERTS }, ..HF };
 
+/// The same in Hunyuan, with experts or without.
+pub(crate) const HF_HUNYUAN: Names = Names {
+    q_norm: "self_attn.query_layernorm",
+    k_norm: "self_attn.key_layernorm",
+    experts: ExpertNames {
+        router: "mlp.gate.wg",
+        shared_gate: "mlp.shared_mlp.gate_proj",
+        shared_up: "mlp.shared_mlp.up_proj",
+        shared_down: "mlp.shared_mlp.down_proj",
+        ..HF_EXPERTS
+    },
+    ..HF
+};
+
 /// The same where the feed-forward part is what experts would share.
 pub(crate) const HF_SHARED: Names =
     Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
@@ -212,6 +226,40 @@ pub(crate) const HF_GPT_NEOX: Names = Names {
     out: "attention.dense",
     up: "mlp.dense_h_to_4h",
     down: "mlp.dense_4h_to_h",
+    ..HF
+};
+
+/// The same in Falcon, where both parts have one norm.
+pub(crate) const HF_FALCON: Names = Names {
+    embed: "transformer.word_embeddings",
+    final_norm: "transformer.ln_f",
+    layer: "transformer.h",
+    qkv: "self_attention.query_key_value",
+    out: "self_attention.dense",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    ..HF
+};
+
+/// The same where each has its own.
+pub(crate) const HF_FALCON_TWO: Names =
+    Names { attn_norm: "ln_attn", ffn_norm: FALCON_FFN_NORM, ..HF_FALCON };
+
+/// By which these are told.
+pub(crate) const FALCON_FFN_NORM: &str = "ln_mlp";
+
+/// The same in GPT-J.
+pub(crate) const HF_GPTJ: Names = Names {
+    embed: "transformer.wte",
+    final_norm: "transformer.ln_f",
+    layer: "transformer.h",
+    attn_norm: "ln_1",
+    q: "attn.q_proj",
+    k: "attn.k_proj",
+    v: "attn.v_proj",
+    out: "attn.out_proj",
+    up: "mlp.fc_in",
+    down: "mlp.fc_out",
     ..HF
 };
 
@@ -277,6 +325,10 @@ pub(crate) const GGUF: Names = Names {
         v: "attn_v_b",
     },
 };
+
+/// llama.cpp, where Falcon's parts have a norm each: the first is the feed-forward part's.
+pub(crate) const GGUF_FALCON_TWO: Names =
+    Names { attn_norm: "attn_norm_2", ffn_norm: "attn_norm", ..GGUF };
 
 /// llama.cpp, where the norm before the feed-forward part is called after what it stands behind.
 pub(crate) const GGUF_POST_NORM: Names = Names { ffn_norm: "post_attention_norm", ..GGUF };

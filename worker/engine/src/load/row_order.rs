@@ -35,9 +35,10 @@ pub(crate) struct HeadRows {
     pub(crate) rotary_dim: usize,
     /// Rotated elements stand beside each other in pairs (llama.cpp's order of most models).
     pub(crate) neighbours: bool,
-    /// Of queries, keys and values in one tensor, of as many heads each: those of a head stand
-    /// together (GPT-NeoX). Else all queries come first.
-    pub(crate) by_head: bool,
+    /// Of queries, keys and values in one tensor: those of a KV head stand together, so many query
+    /// heads before their key and value (1 in GPT-NeoX, more in Falcon). Else all queries come
+    /// first.
+    pub(crate) by_head: Option<usize>,
     /// What is rotated stands behind what is not.
     pub(crate) rotated_last: bool,
 }
@@ -50,12 +51,14 @@ impl HeadRows {
     /// The same, counted from the first of them.
     fn of_heads(self, row: usize) -> usize {
         let row = self.turned(row);
-        if !self.by_head {
-            return row;
-        }
-        let heads = self.rows / 2 / self.head_dim; // of queries, and of keys
+        let Some(group) = self.by_head else { return row };
+        let kv_heads = self.rows / self.head_dim / (group + 1);
         let (head, row) = (row / self.head_dim, row % self.head_dim);
-        (head % heads * 3 + head / heads) * self.head_dim + row
+        let head = match head.checked_sub(kv_heads * group) {
+            None => head / group * (group + 2) + head % group,
+            Some(head) => head % kv_heads * (group + 2) + group + head / kv_heads,
+        };
+        head * self.head_dim + row
     }
 
     /// The same, where all queries come first.
@@ -97,7 +100,7 @@ mod tests {
             head_dim: 4,
             rotary_dim: 4,
             neighbours: true,
-            by_head: false,
+            by_head: None,
             rotated_last: false,
         };
         let stored = "000 001 010 011 100 101 110 111 v";
@@ -126,10 +129,18 @@ mod tests {
             ["q", "k", "v"].map(of).join(" ")
         };
         let by_head = HeadRows { rows: 16, rotary_dim: 2, neighbours: false, ..all };
-        let by_head = HeadRows { by_head: true, ..by_head };
+        let by_head = HeadRows { by_head: Some(1), ..by_head };
         let want = "qa0 qaw qa1 qax qb0 qbw qb1 qbx ka0 kaw ka1 kax kb0 kbw kb1 kbx \
                     va0 va1 vaw vax vb0 vb1 vbw vbx";
         check(by_head, &[of_head("a"), of_head("b")].join(" "), want);
+        // Two of keys and values, with two of queries each.
+        let of_group = |group: &str| {
+            let of = |head| format!("{head}{group}0 {head}{group}1");
+            ["q", "p", "k", "v"].map(of).join(" ")
+        };
+        let groups = HeadRows { rows: 12, head_dim: 2, rotary_dim: 2, by_head: Some(2), ..by_head };
+        let want = "qa0 qa1 pa0 pa1 qb0 qb1 pb0 pb1 ka0 ka1 kb0 kb1 va0 va1 vb0 vb1";
+        check(groups, &[of_group("a"), of_group("b")].join(" "), want);
     }
 
     #[test]

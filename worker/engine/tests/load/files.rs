@@ -52,6 +52,23 @@ fn every_container_makes_the_same_model() {
 
     let mistral = Folder::empty().with("m.gguf", described_as("mistral3", |all| all));
     assert_eq!(logits(&load(mistral.path()).unwrap()), logits(&whole));
+    // Text has one position where pictures have three.
+    let [text, sees] = ["qwen2", "qwen2vl"].map(|name| {
+        let sections =
+            |all: Writer| all.i32s(&format!("{name}.rope.dimension_sections"), &[1, 1, 0, 0]);
+        let folder = Folder::empty().with("m.gguf", described_as(name, sections));
+        logits(&load(folder.path()).unwrap())
+    });
+    assert_eq!(text, sees);
+    // Whose queries grow from the second position on.
+    let ministral = |all: Writer| {
+        all.f32("mistral3.attention.temperature_scale", 2.0)
+            .u32("mistral3.rope.scaling.original_context_length", 1)
+    };
+    let ministral = Folder::empty().with("m.gguf", described_as("mistral3", ministral));
+    let ministral = load(ministral.path()).unwrap();
+    assert_ne!(logits(&ministral), logits(&whole));
+    assert_ne!(ministral.fingerprint(), load(mistral.path()).unwrap().fingerprint());
 
     let sharded = sharded(&all, "b.safetensors");
     let sharded = load(sharded.path()).unwrap();
@@ -287,8 +304,8 @@ fn configurations_are_refused_by_field() {
     check(phi3(0.3), &["partial_rotary_factor = 0.3", "even"]);
     check(phi3(1.5), &["partial_rotary_factor = 1.5", "at most 1"]);
     check(
-        json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
-        &["rope type `dynamic`", "longrope, yarn"],
+        json!({ "rope_scaling": { "type": "ntk", "factor": 4.0 } }),
+        &["rope type `ntk`", "longrope, yarn"],
     );
     check(json!({ "rope_scaling": { "type": "longrope" } }), &["short_factor is missing"]);
     check(
@@ -341,8 +358,8 @@ fn gguf_metadata_is_refused_by_key() {
     check(described_as("gemma3", capped), &["attn_q_norm", "missing"]);
     let capped = |all: Writer| all.f32("gemma3.attn_logit_softcapping", 30.0);
     check(described_as("gemma3", capped), &["attn_logit_softcapping = 30: must be absent"]);
-    let ministral = |all: Writer| all.f32("mistral3.attention.temperature_scale", 0.1);
-    check(described_as("mistral3", ministral), &["attention.temperature_scale = 0.1"]);
+    let ministral = |all: Writer| all.f32("mistral3.attention.temperature_scale", -0.5);
+    check(described_as("mistral3", ministral), &["attention temperature scale = -0.5"]);
     for dims in [0, 3, 6] {
         let file = with_metadata("llama.rope.dimension_count", dims);
         check(file, &["rope.dimension_count", "an even number from 2 to the head size 4"]);

@@ -132,6 +132,7 @@ impl Bench {
             latent: None,
             q_norm: None,
             k_norm: None,
+            norms_last: false,
             sinks: None,
             out: map(1)?,
             attn_post_norm: None,

@@ -77,6 +77,7 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         embed_scale: 1.0,
         windows: vec![None; layers.len()],
         ropes: vec![Rope { inv_freq, attention_factor: 1.0 }; layers.len()],
+        temperature: None,
         layers,
         final_norm: vec![1.0; shape.width].into(),
         scale: 1.0 / (shape.head_dim as f32).sqrt(),

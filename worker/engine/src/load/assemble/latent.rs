@@ -30,7 +30,7 @@ impl Sources<'_> {
             head_dim,
             rotary_dim,
             neighbours,
-            by_head: false,
+            by_head: None,
             rotated_last: true,
         };
         let first = latents.keys as usize;

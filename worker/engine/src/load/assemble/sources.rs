@@ -90,7 +90,7 @@ fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names
             head_dim: shape.head_dim as usize,
             rotary_dim: rotary_dim as usize,
             neighbours,
-            by_head: by_head && name == names.qkv,
+            by_head: (by_head && name == names.qkv).then_some(shape.group() as usize),
             rotated_last: false,
         });
         for suffix in ["weight", "bias"] {

@@ -57,6 +57,23 @@ pub(crate) enum Architecture {
     /// V2, V3, Kimi K2, GLM 4.7 Flash, Youtu.
     DeepSeek2,
     MiniCpm3,
+    HunYuanDense,
+    HunYuanMoe,
+    Falcon,
+    Mistral4,
+    /// dots.llm1.
+    Dots1,
+    /// EXAONE 3 and 3.5.
+    Exaone,
+    /// InternLM 2 and 2.5; InternLM 3 is called llama.
+    InternLm2,
+    /// MiniCPM 1, 2 and 4.
+    MiniCpm,
+    /// What reads text of Qwen2-VL and Qwen2.5-VL: three positions are one for text.
+    Qwen2Vl,
+    /// The same of Qwen3-VL.
+    Qwen3Vl,
+    Qwen3VlMoe,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -64,10 +81,11 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
-     GLM 4.7 Flash too), minicpm3";
+     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
+     dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 38] = [
+    pub(super) const ALL: [Self; 49] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -106,6 +124,17 @@ impl Architecture {
         Self::Jais2,
         Self::DeepSeek2,
         Self::MiniCpm3,
+        Self::HunYuanDense,
+        Self::HunYuanMoe,
+        Self::Falcon,
+        Self::Mistral4,
+        Self::Dots1,
+        Self::Exaone,
+        Self::InternLm2,
+        Self::MiniCpm,
+        Self::Qwen2Vl,
+        Self::Qwen3Vl,
+        Self::Qwen3VlMoe,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -150,7 +179,23 @@ impl Architecture {
             Self::Jais2 => ("jais2", Family::Jais2, false),
             Self::DeepSeek2 => ("deepseek2", Family::DeepSeekV3, true),
             Self::MiniCpm3 => ("minicpm3", Family::MiniCpm3, false),
+            Self::HunYuanDense => ("hunyuan-dense", Family::HunYuan, false),
+            Self::HunYuanMoe => ("hunyuan-moe", Family::HunYuanMoe, false),
+            Self::Falcon => ("falcon", Family::Falcon, false),
+            Self::Mistral4 => ("mistral4", Family::Mistral4, true),
+            Self::Dots1 => ("dots1", Family::Dots1, false),
+            Self::Exaone => ("exaone", Family::Llama, false),
+            Self::InternLm2 => ("internlm2", Family::Llama, true),
+            Self::MiniCpm => ("minicpm", Family::Granite, true),
+            Self::Qwen2Vl => ("qwen2vl", Family::Qwen2, false),
+            Self::Qwen3Vl => ("qwen3vl", Family::Qwen3, false),
+            Self::Qwen3VlMoe => ("qwen3vlmoe", Family::Qwen3Moe, false),
         }
+    }
+
+    /// Its files say what DeepSeek's do.
+    pub(super) fn is_deepseek(self) -> bool {
+        matches!(self, Self::DeepSeek2 | Self::Mistral4)
     }
 
     /// What its tensors are called.

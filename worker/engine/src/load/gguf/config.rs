@@ -47,6 +47,17 @@ impl<'g, 'a> Keys<'g, 'a> {
     }
 }
 
+/// Which tensors there are.
+fn biases(checkpoint: &Checkpoint<'_>) -> Biases {
+    let has = |name: &str| checkpoint.tensors.contains_key(&format!("blk.0.{name}.bias"));
+    Biases {
+        qkv: has("attn_q") || has("attn_qkv"),
+        out: has("attn_output"),
+        gate_up: has("ffn_up"),
+        down: has("ffn_down"),
+    }
+}
+
 impl Config<'_, '_> {
     pub(crate) fn architecture(&self) -> Result<Architecture, LoadError> {
         let name = self.gguf.field("general.architecture").and_then(Field::str);
@@ -91,14 +102,16 @@ impl Config<'_, '_> {
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let family = architecture.family();
         let experts = self.experts(architecture, &keys, (&shape, checkpoint))?;
-        Ok(Decoder {
+        let decoder = Decoder {
             family,
             norm_eps: self.norm_eps(&keys)?,
             layer_norms: family.layer_norms(),
             parallel: self.is_parallel(&keys, checkpoint)?,
+            two_norms: family == Family::GptNeoX || has("blk.0.attn_norm_2.weight"),
             activations: self.activations(&keys, &shape)?,
             window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,
+            temperature: rope::temperature(self, &keys, &shape)?,
             rotates,
             norm_offset: 0.0, // converters have added it
             order: HeadOrder {
@@ -108,12 +121,7 @@ impl Config<'_, '_> {
             },
             scales,
             windows,
-            biases: Biases {
-                qkv: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
-                out: has("blk.0.attn_output.bias"),
-                gate_up: has("blk.0.ffn_up.bias"),
-                down: has("blk.0.ffn_down.bias"),
-            },
+            biases: biases(checkpoint),
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
             latent: self.latents(&keys, (&shape, rotary_dim))?,
@@ -126,7 +134,8 @@ impl Config<'_, '_> {
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
             shape,
-        })
+        };
+        decoder.checked().map_err(refused)
     }
 
     fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {
@@ -171,18 +180,6 @@ impl Config<'_, '_> {
             keys.get("attention.clamp_kqv", Field::f32).map_err(|err| self.malformed(err))?;
         if let Some(most) = most.filter(|&most| most != 0.0) {
             return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
-        }
-        // Ministral 3 scales queries by how far they are, and Mistral Large 3.
-        for (key, of) in [
-            ("attention.temperature_scale", Architecture::Mistral3),
-            ("attention.temperature_scale", Architecture::DeepSeek2),
-            (YARN_LOG_MULTIPLIER, Architecture::Mistral3),
-        ] {
-            let scale = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
-            let scale = scale.filter(|&scale| scale != 0.0);
-            if let Some(scale) = scale.filter(|_| keys.architecture == of) {
-                return refused(Refusal::new(key, scale, "absent"));
-            }
         }
         let normed = "blk.0.attn_q_norm.weight";
         let is_normed = checkpoint.tensors.contains_key(normed);

@@ -20,7 +20,8 @@ const BIAS: &str = "exp_probs_b";
 /// And the gate of what all tokens go through.
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
-     exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss and deepseek2";
+     exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
+     dots1, hunyuan-moe and qwen3vlmoe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -45,6 +46,10 @@ impl Config<'_, '_> {
                 | Architecture::MiniMaxM2
                 | Architecture::GptOss
                 | Architecture::DeepSeek2
+                | Architecture::Mistral4
+                | Architecture::Dots1
+                | Architecture::HunYuanMoe
+                | Architecture::Qwen3VlMoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -53,7 +58,7 @@ impl Config<'_, '_> {
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let groups =
             keys.get("expert_group_count", Field::u32).map_err(|err| self.malformed(err))?;
-        let groups = groups.filter(|_| architecture != Architecture::DeepSeek2);
+        let groups = groups.filter(|_| !architecture.is_deepseek());
         Refusal::unless_within("expert_group_count", groups.unwrap_or(1), 0, 1).map_err(refused)?;
         let gating =
             keys.get("expert_gating_func", Field::u32).map_err(|err| self.malformed(err))?;
@@ -76,19 +81,21 @@ impl Config<'_, '_> {
         }
         let chosen = number("expert_used_count")?.unwrap_or(0);
         let is_biased = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
+        let as_deepseek = architecture.is_deepseek() || architecture == Architecture::Dots1;
         let given_ffn = number("expert_feed_forward_length")?.filter(|&ffn| ffn > 0);
         let ffn = match architecture {
-            Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Glm4Moe => {
-                given_ffn.unwrap_or(shape.ffn / chosen.max(1))
-            }
+            Architecture::Qwen2Moe
+            | Architecture::Qwen3Moe
+            | Architecture::Qwen3VlMoe
+            | Architecture::Glm4Moe => given_ffn.unwrap_or(shape.ffn / chosen.max(1)),
             Architecture::Llama | Architecture::GraniteMoe | Architecture::Olmoe => shape.ffn,
             _ => given_ffn.unwrap_or(shape.ffn),
         };
         let shared = number("expert_shared_feed_forward_length")?.filter(|&shared| shared > 0);
         let shared_ffn = match architecture {
-            Architecture::Qwen2Moe => Some(shared.unwrap_or(shape.ffn)),
+            Architecture::Qwen2Moe | Architecture::HunYuanMoe => Some(shared.unwrap_or(shape.ffn)),
             Architecture::GraniteMoe => shared,
-            Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::DeepSeek2 => {
+            _ if is_biased || as_deepseek => {
                 let count = number("expert_shared_count")?.unwrap_or(1);
                 Some(count.saturating_mul(ffn)).filter(|&shared| shared > 0)
             }
@@ -102,8 +109,7 @@ impl Config<'_, '_> {
         let dense = number("leading_dense_block_count")?.unwrap_or(0) as usize;
         let step = number("interleave_moe_layer_step")?.unwrap_or(1).max(1) as usize;
         let has = |idx: usize| match architecture {
-            Architecture::Glm4Moe | Architecture::ExaoneMoe => idx >= dense,
-            Architecture::DeepSeek2 => idx >= dense,
+            _ if is_biased || as_deepseek => idx >= dense,
             Architecture::Ernie45Moe => idx >= dense && (idx + 1).is_multiple_of(step),
             _ => true,
         };
@@ -115,20 +121,17 @@ impl Config<'_, '_> {
             shared_gate: architecture == Architecture::Qwen2Moe,
             scoring: if sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
             bias: match architecture {
-                Architecture::Ernie45Moe | Architecture::DeepSeek2 => checkpoint.has_some(BIAS),
+                Architecture::Ernie45Moe => checkpoint.has_some(BIAS),
+                _ if as_deepseek => checkpoint.has_some(BIAS),
                 _ => is_biased || architecture == Architecture::MiniMaxM2,
             },
             normalises: match architecture {
                 Architecture::Qwen2Moe | Architecture::Olmoe => false,
-                Architecture::DeepSeek2 => normalises.unwrap_or(false),
-                Architecture::Glm4Moe | Architecture::ExaoneMoe => normalises.unwrap_or(true),
+                _ if as_deepseek => normalises.unwrap_or(false),
+                _ if is_biased => normalises.unwrap_or(true),
                 _ => true,
             },
-            scale: match architecture {
-                Architecture::DeepSeek2 => scale.unwrap_or(1.0),
-                _ if is_biased => scale.unwrap_or(1.0),
-                _ => 1.0,
-            },
+            scale: scale.filter(|_| is_biased || as_deepseek).unwrap_or(1.0),
             layers: (0..shape.layers as usize).map(has).collect(),
         }))
     }
@@ -137,15 +140,14 @@ impl Config<'_, '_> {
 /// Whether scores are the sigmoid of logits.
 fn is_sigmoid(architecture: Architecture, said: Option<u32>, shape: &ModelShape) -> bool {
     match (architecture, said) {
-        (Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::MiniMaxM2, said) => {
-            said != Some(SOFTMAX)
-        }
+        (Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::MiniMaxM2, said)
+        | (Architecture::Dots1, said) => said != Some(SOFTMAX),
         // The first files do not say it: those of V2, and of GLM 4.7 Flash, which llama.cpp tells
         // by these.
         (Architecture::DeepSeek2, None | Some(0)) => {
             matches!(shape.layers, 47 | 48) && shape.vocab == 154_880
         }
-        (Architecture::DeepSeek2, Some(said)) => said == SIGMOID,
+        (Architecture::DeepSeek2 | Architecture::Mistral4, Some(said)) => said == SIGMOID,
         _ => false,
     }
 }
@@ -155,4 +157,70 @@ fn shared_rows(checkpoint: &Checkpoint<'_>) -> Option<u32> {
     let mut gates = checkpoint.tensors.iter().filter(|(name, _)| name.ends_with(SHARED_GATE));
     let (_, gate) = gates.next()?;
     gate.shape.first().and_then(|&rows| u32::try_from(rows).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    const SHAPE: ModelShape = ModelShape {
+        vocab: 32,
+        layers: 3,
+        width: 32,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 8,
+        ffn: 96,
+        max_positions: 64,
+    };
+
+    #[test]
+    fn experts_are_those_of_each_family() {
+        let of = |architecture: Architecture, more: fn(Writer, &str) -> Writer| {
+            let key = |key: &str| format!("{}.{key}", architecture.name());
+            let file = Writer::new()
+                .u32(&key("expert_count"), 8)
+                .u32(&key("expert_used_count"), 2)
+                .u32(&key("expert_feed_forward_length"), 48);
+            let bytes = more(file, architecture.name()).finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            config.experts(architecture, &keys, (&SHAPE, &none)).unwrap().unwrap()
+        };
+        let deepseek = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.expert_shared_count"), 2)
+                .u32(&format!("{name}.leading_dense_block_count"), 1)
+                .f32(&format!("{name}.expert_weights_scale"), 2.5)
+        };
+        let want = ManyExperts {
+            count: 8,
+            chosen: 2,
+            ffn: 48,
+            shared_ffn: Some(96),
+            shared_gate: false,
+            scoring: Scoring::Softmax,
+            bias: false,
+            normalises: false,
+            scale: 2.5,
+            layers: vec![false, true, true],
+        };
+        assert_eq!(of(Architecture::Mistral4, deepseek), want);
+        assert_eq!(of(Architecture::DeepSeek2, deepseek), want);
+        let dots = ManyExperts { scoring: Scoring::Sigmoid, ..want.clone() };
+        assert_eq!(of(Architecture::Dots1, deepseek), dots);
+        let layers = vec![true; 3];
+        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want };
+        let shared = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.expert_shared_feed_forward_length"), 96)
+        };
+        assert_eq!(of(Architecture::HunYuanMoe, shared), hunyuan);
+        assert_eq!(of(Architecture::HunYuanMoe, |file, _| file), hunyuan);
+    }
 }

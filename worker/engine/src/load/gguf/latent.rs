@@ -46,7 +46,7 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         experts: Option<&ManyExperts>,
     ) -> Result<Option<Groups>, LoadError> {
-        let is_deepseek = keys.architecture == Architecture::DeepSeek2;
+        let is_deepseek = keys.architecture.is_deepseek();
         let Some(experts) = experts.filter(|_| is_deepseek) else { return Ok(None) };
         let number = |key: &str| keys.get(key, Field::u32).map_err(|err| self.malformed(err));
         let said = number("expert_group_count")?.zip(number("expert_group_used_count")?);

@@ -44,10 +44,14 @@ impl Config<'_, '_> {
                 OLMO3_FULL_LAYER_INTERVAL
             }
             Architecture::Cohere2 => OLMO3_FULL_LAYER_INTERVAL,
-            // Qwen's configurations name a window that none of their models uses.
+            // Qwen's configurations, and dots.llm1's, name a window that none of their models uses.
             Architecture::Qwen2
             | Architecture::Qwen3
             | Architecture::Qwen2Moe
+            | Architecture::Qwen2Vl
+            | Architecture::Qwen3Vl
+            | Architecture::Qwen3VlMoe
+            | Architecture::Dots1
             | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
             _ => return Ok(vec![window; shape.layers as usize]),
         };

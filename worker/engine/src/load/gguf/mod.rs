@@ -14,7 +14,8 @@ mod tensors;
 use std::path::PathBuf;
 
 use super::assemble::{Sources, assemble};
-use super::{LoadOptions, LoadProgress};
+use super::decoder::Family;
+use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
 use crate::model::Model;
 
@@ -30,5 +31,9 @@ pub(crate) fn load(
     let architecture = config.architecture()?;
     let checkpoint = tensors::checkpoint(&parts)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
-    assemble(&Sources::new(decoder, checkpoint, architecture.names())?, options, report)
+    let names = match decoder.family {
+        Family::Falcon if decoder.two_norms => &names::GGUF_FALCON_TWO,
+        _ => architecture.names(),
+    };
+    assemble(&Sources::new(decoder, checkpoint, names)?, options, report)
 }

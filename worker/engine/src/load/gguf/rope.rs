@@ -6,7 +6,7 @@ use aqueduct_gguf::{Field, GgufError};
 use super::config::{Architecture, Config, Keys, YARN_LOG_MULTIPLIER};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
+use crate::rope::{Rope, Scaling, Temperature, Yarn, yarn_attention_factor};
 
 /// One factor per frequency: what the converter makes of llama3 scaling.
 const FACTORS: &str = "rope_freqs.weight";
@@ -15,6 +15,8 @@ const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Where a file does not say.
 const THETA: f64 = 10_000.0;
+/// By how much Mistral 4's queries grow: no converter says it, and every model has it.
+const MISTRAL4_BETA: f64 = 0.1;
 const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
 
 /// The rotation of the first `rotary_dim` elements of heads, and how many positions it is for.
@@ -102,6 +104,30 @@ pub(super) fn window_rope(
         .map_err(|refusal| LoadError::refused(config.path, refusal))
 }
 
+/// What queries are multiplied by where they stand (Ministral 3, Mistral Large 3); 0 stands for
+/// nothing.
+pub(super) fn temperature(
+    config: &Config<'_, '_>,
+    keys: &Keys<'_, '_>,
+    shape: &ModelShape,
+) -> Result<Option<Temperature>, LoadError> {
+    let malformed = |err| config.malformed(err);
+    let beta = keys.get("attention.temperature_scale", Field::f64).map_err(malformed)?;
+    let every = match keys.architecture {
+        Architecture::Mistral3 | Architecture::Mistral4 => {
+            Some(original_positions(keys, shape).map_err(malformed)?)
+        }
+        Architecture::DeepSeek2 => {
+            keys.get("attention.temperature_length", Field::u32).map_err(malformed)?
+        }
+        _ => return Ok(None),
+    };
+    let unsaid = (keys.architecture == Architecture::Mistral4).then_some(MISTRAL4_BETA);
+    let Some(beta) = beta.or(unsaid).filter(|&beta| beta != 0.0) else { return Ok(None) };
+    let temperature = Temperature { beta, every: every.unwrap_or(0) }.checked();
+    temperature.map(Some).map_err(|refusal| LoadError::refused(config.path, refusal))
+}
+
 /// Positions that the model was trained for before it was stretched.
 fn original_positions(keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, GgufError> {
     let original = keys.get("rope.scaling.original_context_length", Field::u32)?;
@@ -120,15 +146,22 @@ fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling,
     let or = |key: &str, default: f64| {
         Ok(keys.get(&format!("rope.scaling.{key}"), Field::f64)?.unwrap_or(default))
     };
-    // Where the scale of dot products grows, cosine and sine do not.
-    let is_sharper = keys.get(YARN_LOG_MULTIPLIER, Field::f64)?.is_some_and(|it| it != 0.0);
-    let is_sharper = is_sharper && keys.architecture == Architecture::DeepSeek2;
+    let weight = keys.get(YARN_LOG_MULTIPLIER, Field::f64)?.filter(|&weight| weight != 0.0);
+    let sharper = match (keys.architecture, weight) {
+        // Where the scale of dot products grows, cosine and sine do not.
+        (Architecture::DeepSeek2 | Architecture::Mistral4, Some(_)) => 1.0,
+        // What these files say is config.json's `mscale_all_dim`, beside an `mscale` of 1.
+        (Architecture::Mistral3, Some(weight)) => {
+            yarn_attention_factor(factor, 1.0) / yarn_attention_factor(factor, weight)
+        }
+        _ => yarn_attention_factor(factor, 1.0),
+    };
     Ok(Scaling::Yarn(Yarn {
         factor,
         original_positions: original_positions(keys, shape)?.into(),
         beta_fast: or("yarn_beta_fast", 32.0)?,
         beta_slow: or("yarn_beta_slow", 1.0)?,
-        attention_factor: if is_sharper { 1.0 } else { yarn_attention_factor(factor, 1.0) },
+        attention_factor: sharper,
         // No key says what gpt-oss' models are trained with.
         truncate: keys.architecture != Architecture::GptOss,
     }))
@@ -187,6 +220,52 @@ mod tests {
             let seen = made(Some((key, 8.0))).unwrap();
             assert!((seen - inferred).abs() < 1e-6, "{key}: {seen}");
         }
+    }
+
+    #[test]
+    fn ministral_3_says_by_how_much_queries_grow() {
+        let made = |architecture, file: Writer| {
+            let bytes = file.finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            let (rope, _) = rope(&config, &keys, &none, (&SHAPE, 8)).unwrap();
+            let temperature = temperature(&config, &keys, &SHAPE);
+            (rope.attention_factor, temperature.map_err(|error| error.to_string()))
+        };
+        let yarn = |name: &str| {
+            Writer::new()
+                .str(&format!("{name}.rope.scaling.type"), "yarn")
+                .f32(&format!("{name}.rope.scaling.factor"), 16.0)
+                .f32(&format!("{name}.attention.temperature_scale"), 0.5)
+        };
+        let original = "mistral3.rope.scaling.original_context_length";
+        let weight = "mistral3.rope.scaling.yarn_log_multiplier";
+        let published = yarn("mistral3").f32(weight, 1.0).u32(original, 16_384);
+        let (factor, seen) = made(Architecture::Mistral3, published);
+        assert_eq!((factor, seen), (1.0, Ok(Some(Temperature { beta: 0.5, every: 16_384 }))));
+        let (factor, seen) = made(Architecture::Mistral3, yarn("mistral3"));
+        assert!((factor - yarn_attention_factor(16.0, 1.0)).abs() < 1e-9, "{factor}");
+        assert_eq!(seen, Ok(Some(Temperature { beta: 0.5, every: 65_536 })));
+        let large = yarn("deepseek2").u32("deepseek2.attention.temperature_length", 8192);
+        let (_, seen) = made(Architecture::DeepSeek2, large);
+        assert_eq!(seen, Ok(Some(Temperature { beta: 0.5, every: 8192 })));
+        let (_, nothing) = made(Architecture::DeepSeek2, yarn("deepseek2"));
+        let nothing = nothing.unwrap_err();
+        assert!(nothing.contains("attention temperature positions"), "{nothing}");
+        assert_eq!(made(Architecture::Qwen3, yarn("qwen3")).1, Ok(None));
+        let fourth = |beta: Option<f32>| {
+            let file = Writer::new().u32("mistral4.rope.scaling.original_context_length", 8192);
+            let file = match beta {
+                Some(beta) => file.f32("mistral4.attention.temperature_scale", beta),
+                None => file,
+            };
+            made(Architecture::Mistral4, file).1
+        };
+        let of = |beta| Ok(Some(Temperature { beta, every: 8192 }));
+        assert_eq!([fourth(Some(0.5)), fourth(None)], [of(0.5), of(0.1)]);
+        assert_eq!(fourth(Some(0.0)), Ok(None));
     }
 
     #[test]

@@ -52,9 +52,11 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Scales, LoadError> {
-        let usual = Scales::usual(shape.head_dim);
+        let mut usual = Scales::usual(shape.head_dim);
         match architecture {
             Architecture::Granite | Architecture::GraniteMoe => {}
+            // Its first files do not say what its later ones do.
+            Architecture::MiniCpm => usual = latent::minicpm_scales(shape),
             // The largest have fewer elements in a head than their widths would give them.
             Architecture::Gemma2 if shape.layers == GEMMA2_27B_LAYERS => {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
@@ -71,7 +73,9 @@ impl Config<'_, '_> {
                 let scale = if scale == 0.0 { 1.0 } else { scale }; // as llama.cpp has it
                 return Ok(Scales { logits: 1.0 / scale, ..usual });
             }
-            Architecture::DeepSeek2 => return self.latent_scales(keys, shape),
+            Architecture::DeepSeek2 | Architecture::Mistral4 => {
+                return self.latent_scales(keys, shape);
+            }
             Architecture::MiniCpm3 => return Ok(latent::minicpm_scales(shape)),
             _ => return Ok(usual),
         }
@@ -85,5 +89,41 @@ impl Config<'_, '_> {
             attention: or("attention.scale", usual.attention)?,
             logits: or("logit_scale", usual.logits)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    #[test]
+    fn minicpm_scales_as_it_says_or_as_it_is_built() {
+        let shape = ModelShape {
+            vocab: 32,
+            layers: 4,
+            width: 512,
+            heads: 4,
+            kv_heads: 4,
+            head_dim: 128,
+            ffn: 48,
+            max_positions: 64,
+        };
+        let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
+            let bytes = file.finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture: Architecture::MiniCpm };
+            let seen = config.scales(Architecture::MiniCpm, &keys, &shape).unwrap();
+            assert_eq!(seen, Scales { embed, residual, logits, ..Scales::usual(128) });
+        };
+        check(Writer::new(), [12.0, 0.7, 2.0]);
+        let said = Writer::new()
+            .f32("minicpm.embedding_scale", 10.0)
+            .f32("minicpm.residual_scale", 0.5)
+            .f32("minicpm.logit_scale", 4.0);
+        check(said, [10.0, 0.5, 4.0]);
     }
 }

@@ -7,6 +7,7 @@ mod families;
 mod inside;
 mod latent;
 mod layers;
+mod older;
 mod quantized;
 mod refused;
 mod scales;
@@ -201,13 +202,14 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let order = HeadOrder {
         rotary_dim: found.rotary_dim,
         neighbours: config.neighbours(family),
-        by_head: family == Family::GptNeoX,
+        by_head: matches!(family, Family::GptNeoX | Family::Falcon),
     };
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
         layer_norms: family.layer_norms(),
         parallel: config.is_parallel(family),
+        two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
         window_rope: window_rope.filter(|rope| *rope != found.rope),
         norm_offset: match family {
@@ -215,6 +217,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             _ => 0.0,
         },
         rope: found.rope,
+        temperature: found.temperature,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
@@ -230,10 +233,10 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             family => family.qk_norm(),
         },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
-        head_bias: family == Family::Phi,
+        head_bias: matches!(family, Family::Phi | Family::GptJ),
         shape,
     };
-    Ok((decoder, quantized))
+    Ok((decoder.checked().map_err(refused)?, quantized))
 }
 
 impl Config {
@@ -334,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::Scaling;
+    use crate::rope::{Scaling, Temperature};
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({
@@ -408,6 +411,8 @@ mod tests {
         check(Family::Ministral, named, [Some(9), None, Some(9)]);
         check(Family::Mistral, json!({ "sliding_window": 9, "layer_types": null }), all);
         check(Family::Ministral, json!({}), [Some(4096); 3]);
+        check(Family::Ministral3, json!({}), none);
+        check(Family::Ministral3, json!({ "sliding_window": 9 }), all);
         check(Family::Gemma2, json!({}), [Some(4096), None, Some(4096)]);
         check(Family::GptOss, json!({}), [Some(128), None, Some(128)]);
         check(Family::Cwm, json!({}), [None, Some(8192), Some(8192)]);
@@ -696,6 +701,83 @@ mod tests {
         let mut both = new;
         both["rope_scaling"] = json!({ "factor": 4.0 });
         assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);
+    }
+
+    #[test]
+    fn alpha_stretches_theta_in_hunyuan() {
+        let rope = |family: Family, alpha: Value| {
+            let scaling = json!({ "type": "dynamic", "factor": 1.0, "alpha": alpha });
+            let config = config(json!({
+                "rope_scaling": scaling, "head_dim": 8, "max_position_embeddings": 64,
+            }));
+            let shape = config.shape(family).unwrap();
+            let found = config.ropes(family, &shape).map(|(found, _)| found.rope);
+            found.map_err(|error| match error {
+                RopeError::Type(what) | RopeError::Malformed(what) => what,
+                RopeError::Refused(refusal) => refusal.field,
+            })
+        };
+        for family in [Family::HunYuan, Family::HunYuanMoe] {
+            let theta = 1e4 * 1000_f64.powf(8.0 / 6.0);
+            assert_eq!(rope(family, json!(1000.0)), Ok(Rope::unscaled(theta, 8)));
+            assert_eq!(rope(family, json!(0.5)), Err("alpha".to_owned()));
+            for none in [json!(null), json!(0.0)] {
+                assert_eq!(rope(family, none), Ok(Rope::unscaled(1e4, 8)));
+            }
+        }
+        assert_eq!(rope(Family::Llama, json!(1000.0)), Ok(Rope::unscaled(1e4, 8)));
+        // Without it, it would be another rotation for every length above an unknown one.
+        let scaling = json!({ "type": "dynamic", "factor": 2.0 });
+        let config = config(json!({ "rope_scaling": scaling }));
+        let shape = config.shape(Family::Llama).unwrap();
+        match config.ropes(Family::Llama, &shape) {
+            Err(RopeError::Refused(refusal)) => {
+                assert_eq!(refusal.field, "max_position_embeddings");
+            }
+            other => panic!("{}", other.is_ok()),
+        }
+    }
+
+    #[test]
+    fn ministral_3_says_by_how_much_queries_grow() {
+        let found = |changes: Value| {
+            let whole = json!({ "architectures": ["Ministral3ForCausalLM"] });
+            let Value::Object(mut whole) = whole else { unreachable!() };
+            whole.extend(changes.as_object().unwrap().clone());
+            let config = Config::from_value(Value::Object(whole)).unwrap();
+            let shape = config.shape(Family::Ministral3).unwrap();
+            let found = config.ropes(Family::Ministral3, &shape).map(|(found, _)| found);
+            found.map_err(|error| match error {
+                RopeError::Type(what) | RopeError::Malformed(what) => what,
+                RopeError::Refused(refusal) => refusal.field,
+            })
+        };
+        let published = found(json!({})).unwrap();
+        let temperature = Temperature { beta: 0.1, every: 16_384 };
+        assert_eq!(published.temperature, Some(temperature));
+        assert_eq!((published.rope.attention_factor, published.positions), (1.0, 262_144));
+        let yarn = json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+        });
+        let with = |field: &str, value: Value| {
+            let mut yarn = yarn.clone();
+            yarn[field] = value;
+            found(json!({ "rope_parameters": yarn, "max_position_embeddings": 128 }))
+        };
+        let own = with("llama_4_scaling_beta", json!(0.25)).unwrap();
+        assert_eq!(own.temperature, Some(Temperature { beta: 0.25, every: 32 }));
+        let none = with("factor", json!(4.0)).unwrap_err();
+        assert_eq!(none, "rope_parameters: llama_4_scaling_beta is missing");
+        let odd = with("llama_4_scaling_beta", json!(-1.0)).unwrap_err();
+        assert_eq!(odd, "attention temperature scale");
+        // Others have the field in their files, and no use for it.
+        let mut others = yarn.clone();
+        others["llama_4_scaling_beta"] = json!(0.1);
+        let others = json!({ "rope_parameters": others, "max_position_embeddings": 128 });
+        let config = config(others);
+        let shape = config.shape(Family::Mistral).unwrap();
+        let (found, _) = config.ropes(Family::Mistral, &shape).ok().unwrap();
+        assert_eq!(found.temperature, None);
     }
 
     #[test]

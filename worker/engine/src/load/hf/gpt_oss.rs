@@ -27,7 +27,7 @@ pub(super) fn take_apart(
             head_dim: 2 * ffn,
             rotary_dim: 2 * ffn,
             neighbours: true,
-            by_head: false,
+            by_head: None,
             rotated_last: false,
         });
         let parts =

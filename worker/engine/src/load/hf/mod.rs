@@ -46,12 +46,18 @@ pub(crate) fn load(
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);
     }
+    if decoder.family == Family::Falcon {
+        decoder.two_norms = checkpoint.has_some(names::FALCON_FFN_NORM);
+    }
     if decoder.family == Family::Apertus {
         apertus::activations(&checkpoint, &mut decoder)?;
     }
     let names = match decoder.family {
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
+        Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,
+        Family::Falcon => &names::HF_FALCON,
+        Family::GptJ => &names::HF_GPTJ,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,
         Family::Granite4 => &names::HF_SHARED,
@@ -64,9 +70,11 @@ pub(crate) fn load(
         Family::MiniMaxM2 if checkpoint.has_some("block_sparse_moe") => &names::HF_MINIMAX_M2,
         Family::MiniMaxM2 | Family::ExaoneMoe => &names::HF_EXAONE_MOE,
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,
+        Family::HunYuan | Family::HunYuanMoe => &names::HF_HUNYUAN,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
+        Family::Mistral4 => &names::HF_GLM4_MOE,
         _ => &names::HF,
     };
     assemble(&Sources::new(decoder, checkpoint, names)?, options, report)

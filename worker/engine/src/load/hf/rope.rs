@@ -5,10 +5,12 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::rope::{Rope, Scaling, Yarn, longrope_attention_factor, yarn_attention_factor};
+use crate::rope::{
+    Rope, Scaling, Temperature, Yarn, longrope_attention_factor, yarn_attention_factor,
+};
 
 /// Rope types that are computed.
-pub(crate) const TYPES: &str = "default, linear, llama3, longrope, yarn";
+pub(crate) const TYPES: &str = "default, linear, dynamic, llama3, longrope, yarn";
 
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -43,6 +45,10 @@ pub(crate) struct RopeDefaults {
     pub(crate) positions_scaled: bool,
     /// Files may have GPT-NeoX' own names.
     pub(crate) neox: bool,
+    /// Queries grow with their position, and files say by how much.
+    pub(crate) temperature: bool,
+    /// Scaling that is called dynamic may be one that stretches `theta` once for all.
+    pub(crate) alpha: bool,
 }
 
 /// A rotation that was found.
@@ -55,6 +61,7 @@ pub(crate) struct Found {
     pub(crate) positions: u32,
     /// What `mscale_all_dim` multiplies attention's dot products by, in families that do it.
     pub(crate) sharper: f64,
+    pub(crate) temperature: Option<Temperature>,
 }
 
 /// Why no rotation can be made.
@@ -90,6 +97,8 @@ struct Parameters {
     beta_slow: Option<f64>,
     mscale: Option<f64>,
     mscale_all_dim: Option<f64>,
+    llama_4_scaling_beta: Option<f64>,
+    alpha: Option<f64>,
     #[serde(default = "yes")]
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
@@ -208,12 +217,16 @@ fn one_rope(
     let partial = partial.or(counted).or(neox_partial);
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
     let theta = parameters.rope_theta.or(fields.rope_theta).or(neox_theta);
-    let theta = theta.unwrap_or(defaults.theta);
-    let original_positions = fields
+    let theta = parameters.stretched(theta.unwrap_or(defaults.theta), shape.head_dim)?;
+    let told_positions = fields
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)
-        .or(defaults.original_positions)
-        .unwrap_or(f64::from(shape.max_positions));
+        .or(defaults.original_positions);
+    let temperature = match defaults.temperature {
+        true => Some(parameters.temperature(told_positions)?),
+        false => None,
+    };
+    let original_positions = told_positions.unwrap_or(f64::from(shape.max_positions));
     let positions = shape.max_positions;
     parameters.refuse_unsaid(original_positions, positions)?;
     let scaling = parameters.scaling(original_positions, f64::from(positions))?;
@@ -221,7 +234,7 @@ fn one_rope(
     let positions =
         if defaults.positions_scaled { positions } else { scaling.positions(positions) };
     let sharper = parameters.sharper(original_positions, f64::from(shape.max_positions));
-    Ok(Found { rope, rotary_dim, positions, sharper })
+    Ok(Found { rope, rotary_dim, positions, sharper, temperature })
 }
 
 fn rotary_dim(partial: Option<f64>, default: Option<f64>, head_dim: u32) -> Result<u32, Refusal> {
@@ -244,10 +257,21 @@ impl Parameters {
     fn name(&mut self, defaults: RopeDefaults) {
         let name = self.rope_type.take().or(self.old_type.take());
         let name = name.unwrap_or_else(|| "default".to_owned());
+        let is_by_alpha = defaults.alpha && name == "dynamic";
+        self.alpha = self.alpha.filter(|&alpha| is_by_alpha && alpha != 0.0);
         // Text has one position where pictures have three, and so the default one of these.
-        let name = if name == "mrope" { "default".to_owned() } else { name };
+        let is_default = name == "mrope" || self.alpha.is_some();
+        let name = if is_default { "default".to_owned() } else { name };
         let is_longrope = name == "su" || (defaults.only_longrope && name == "yarn");
         self.rope_type = Some(if is_longrope { "longrope".to_owned() } else { name });
+    }
+
+    /// `theta`, times alpha^(d / (d - 2)) of heads of d elements where there is an alpha.
+    fn stretched(&self, theta: f64, head_dim: u32) -> Result<f64, Refusal> {
+        let Some(alpha) = self.alpha else { return Ok(theta) };
+        let alpha = Refusal::unless_within("alpha", alpha, 1.0, 1e9)?;
+        let dim = f64::from(head_dim);
+        Ok(theta * alpha.powf(dim / (dim - 2.0)))
     }
 
     /// What scales by the positions that a model was made for cannot do without them. Where a file
@@ -255,7 +279,7 @@ impl Parameters {
     fn refuse_unsaid(&self, original_positions: f64, positions: u32) -> Result<(), Refusal> {
         let is_unsaid = match self.rope_type.as_deref() {
             Some("yarn" | "llama3") => original_positions == 0.0,
-            Some("longrope") => positions == 0,
+            Some("longrope" | "dynamic") => positions == 0,
             _ => false,
         };
         match is_unsaid {
@@ -266,7 +290,8 @@ impl Parameters {
 
     fn scaling(&self, original_positions: f64, positions: f64) -> Result<Scaling, RopeError> {
         match self.rope_type.as_deref().unwrap_or("default") {
-            "default" => Ok(Scaling::None),
+            // It stretches what is longer than the positions of the model, which is refused.
+            "default" | "dynamic" => Ok(Scaling::None),
             "linear" => Ok(Scaling::Linear { factor: required("factor", self.factor)? }),
             "llama3" => Ok(Scaling::Llama3 {
                 factor: required("factor", self.factor)?,
@@ -292,6 +317,15 @@ impl Parameters {
         let inferred = longrope_attention_factor(factor, original_positions);
         let attention_factor = self.attention_factor.unwrap_or(inferred);
         Ok(Scaling::PerFrequency { factors, attention_factor })
+    }
+
+    /// By how much queries grow with their position; transformers has no default for either.
+    fn temperature(&self, original_positions: Option<f64>) -> Result<Temperature, RopeError> {
+        let beta = required("llama_4_scaling_beta", self.llama_4_scaling_beta)?;
+        let every = required("original_max_position_embeddings", original_positions)?;
+        let field = "original_max_position_embeddings";
+        let every = Refusal::unless_within(field, every, 1.0, f64::from(u32::MAX))?;
+        Ok(Temperature { beta, every: every as u32 }.checked()?)
     }
 
     /// Of every scaling, as transformers has it.

@@ -28,11 +28,13 @@ impl Config {
         let (count, chosen, ffn, shared, dense) = match family {
             Family::DeepSeekV2 => (64, 0, 1407, 2, 0),
             Family::DeepSeekV3 => (256, 8, 2048, 1, 3),
+            Family::Mistral4 => (128, 4, 2048, 1, 0),
             _ => (64, 4, 1536, 1, 1),
         };
         let is_second = family == Family::DeepSeekV2;
+        let is_softmax = is_second || family == Family::Mistral4;
         let scale = match family {
-            Family::DeepSeekV2 => 1.0,
+            Family::DeepSeekV2 | Family::Mistral4 => 1.0,
             Family::DeepSeekV3 => 2.5,
             _ => 1.8,
         };
@@ -43,8 +45,8 @@ impl Config {
             chosen: self.num_experts_per_tok.unwrap_or(chosen),
             ffn,
             shared_ffn: Some(shared).filter(|&shared| shared > 0),
-            scoring: if is_second { Scoring::Softmax } else { Scoring::Sigmoid },
-            bias: !is_second,
+            scoring: if is_softmax { Scoring::Softmax } else { Scoring::Sigmoid },
+            bias: !is_softmax,
             normalises: !is_second && self.norm_topk_prob.unwrap_or(true),
             scale: self.routed_scaling_factor.unwrap_or(scale),
             layers: match family {
@@ -72,7 +74,7 @@ impl Config {
             Family::DeepSeekV2 if self.deepseek.topk_method.is_none() => return Ok(None),
             Family::DeepSeekV2 => (1, 1, 1),
             Family::DeepSeekV3 => (8, 4, 2),
-            Family::Glm4MoeLite => (1, 1, 2),
+            Family::Glm4MoeLite | Family::Mistral4 => (1, 1, 2),
             _ => return Ok(None),
         };
         let count = self.n_group.map_or(count, |count| count as usize);
@@ -158,6 +160,10 @@ mod tests {
         check(Family::DeepSeekV2, chosen, (64, 6, 1407, Some(2814), false, 1.0));
         check(Family::DeepSeekV3, json!({}), (256, 8, 2048, Some(2048), true, 2.5));
         check(Family::Glm4MoeLite, json!({}), (64, 4, 1536, Some(1536), true, 1.8));
+        check(Family::Mistral4, json!({}), (128, 4, 2048, Some(2048), true, 1.0));
+        let mistral = config(json!({})).experts(Family::Mistral4).unwrap().unwrap();
+        assert_eq!((mistral.scoring, mistral.bias), (Scoring::Softmax, false));
+        assert_eq!(mistral.layers, [true; 3]);
         let layers = |family, changes| config(changes).experts(family).unwrap().unwrap().layers;
         assert_eq!(layers(Family::DeepSeekV3, json!({})), [false; 3]);
         let first = json!({ "first_k_dense_replace": 1 });

@@ -24,14 +24,8 @@ impl Config {
         };
         let experts = match family {
             Family::Mixtral | Family::GraniteMoe => usual,
-            Family::Olmoe | Family::FlexOlmo => {
-                let (count, chosen) = if family == Family::Olmoe { (64, 8) } else { (7, 5) };
-                ManyExperts {
-                    count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
-                    chosen: self.num_experts_per_tok.unwrap_or(chosen),
-                    normalises: self.norm_topk_prob.unwrap_or(false),
-                    ..usual
-                }
+            Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
+                self.plain_experts(family, usual)
             }
             Family::Qwen2Moe | Family::Qwen3Moe => {
                 let second = family == Family::Qwen2Moe;
@@ -55,7 +49,7 @@ impl Config {
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => {
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Mistral4 => {
                 self.deepseek_experts(family, usual)?
             }
             Family::ExaoneMoe => self.exaone_experts(usual)?,
@@ -75,6 +69,23 @@ impl Config {
             _ => return Ok(None),
         };
         experts.checked().map(Some)
+    }
+
+    /// Those that are as wide as a feed-forward part without experts would be.
+    fn plain_experts(&self, family: Family, usual: ManyExperts) -> ManyExperts {
+        let (count, chosen) = match family {
+            Family::Olmoe => (64, 8),
+            Family::FlexOlmo => (7, 5),
+            _ => (1, 1),
+        };
+        let is_hunyuan = family == Family::HunYuanMoe;
+        ManyExperts {
+            count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+            chosen: self.num_experts_per_tok.unwrap_or(chosen),
+            shared_ffn: is_hunyuan.then_some(self.intermediate_size),
+            normalises: is_hunyuan || self.norm_topk_prob.unwrap_or(false),
+            ..usual
+        }
     }
 
     /// Those whose scores have a bias where experts are chosen.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::inside;
+use super::{inside, older};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -19,10 +19,12 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
-     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, and what reads text of \
-     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
-     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
-     Qwen3VLForConditionalGeneration";
+     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
+     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
+     GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, and \
+     what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
+     (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
+     Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
@@ -33,7 +35,12 @@ pub(super) fn architecture_of(config: &Value) -> &str {
     let whole = said.filter(|name| !is_base(name));
     let model_type = config["model_type"].as_str();
     let by_type = || of_type(model_type?);
-    whole.or_else(by_type).or(said).or(model_type).unwrap_or("none")
+    let architecture = whole.or_else(by_type).or(said).or(model_type).unwrap_or("none");
+    match (architecture, config["text_config"]["model_type"].as_str()) {
+        (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
+        (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
+        _ => architecture,
+    }
 }
 
 fn of_type(model_type: &str) -> Option<&'static str> {
@@ -41,6 +48,10 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "llama" => "LlamaForCausalLM",
         "mistral" => "MistralForCausalLM",
         "ministral" => "MinistralForCausalLM",
+        "ministral3" => "Ministral3ForCausalLM",
+        "mistral4" => "Mistral4ForCausalLM",
+        "internlm3" => older::INTERNLM3,
+        "iquestcoder" => older::IQUEST_CODER,
         "cwm" => "CwmForCausalLM",
         "helium" => "HeliumForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
@@ -88,6 +99,10 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "arcee" => "ArceeForCausalLM",
         "apertus" => "ApertusForCausalLM",
         "jais2" => "Jais2ForCausalLM",
+        "hunyuan_v1_dense" => "HunYuanDenseV1ForCausalLM",
+        "hunyuan_v1_moe" => "HunYuanMoEV1ForCausalLM",
+        "falcon" => older::FALCON,
+        "gptj" => older::GPTJ,
         "gemma3" => inside::GEMMA3,
         "mistral3" => inside::MISTRAL3,
         "qwen2_vl" => inside::QWEN2_VL,
@@ -103,6 +118,9 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "LlamaForCausalLM" | "LLaMAForCausalLM" => Family::Llama,
         "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
         "MinistralForCausalLM" => Family::Ministral,
+        "Ministral3ForCausalLM" | inside::MINISTRAL3 => Family::Ministral3,
+        "Mistral4ForCausalLM" | inside::MISTRAL4 => Family::Mistral4,
+        older::INTERNLM3 | older::IQUEST_CODER => Family::Llama,
         "CwmForCausalLM" => Family::Cwm,
         "HeliumForCausalLM" => Family::Helium,
         "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
@@ -150,6 +168,10 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Glm4MoeLiteForCausalLM" => Family::Glm4MoeLite,
         "YoutuForCausalLM" => Family::Youtu,
         "MiniCPM3ForCausalLM" => Family::MiniCpm3,
+        "HunYuanDenseV1ForCausalLM" => Family::HunYuan,
+        "HunYuanMoEV1ForCausalLM" => Family::HunYuanMoe,
+        older::FALCON => Family::Falcon,
+        older::GPTJ => Family::GptJ,
         _ => return None,
     })
 }
@@ -170,7 +192,7 @@ impl Family {
             },
             partial: match self {
                 Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
-                Self::Phi3 | Self::MiniMaxM2 => Some(1.0),
+                Self::Phi3 | Self::MiniMaxM2 | Self::GptJ => Some(1.0),
                 Self::StableLm | Self::GptNeoX => Some(0.25),
                 Self::Phi | Self::Nemotron => Some(0.5),
                 _ => None,
@@ -179,6 +201,8 @@ impl Family {
             only_longrope: self == Self::Phi3,
             positions_scaled: matches!(self, Self::Gemma3 | Self::GptOss),
             neox: self == Self::GptNeoX,
+            temperature: matches!(self, Self::Ministral3 | Self::Mistral4),
+            alpha: matches!(self, Self::HunYuan | Self::HunYuanMoe),
         }
     }
 
@@ -190,12 +214,14 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
-            Self::Youtu | Self::MiniCpm3 => None,
+            Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
+            Self::Falcon | Self::GptJ | Self::Mistral4 => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
-            Self::Ministral | Self::Cwm | Self::SolarOpen | Self::MiniMaxM2 => Some(8),
+            Self::Ministral | Self::Ministral3 | Self::Cwm | Self::SolarOpen => Some(8),
+            Self::MiniMaxM2 => Some(8),
             Self::GptOss => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
@@ -209,6 +235,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
+            Self::Ministral3 => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
             Self::GptOss => Some(64),
             _ => None,
@@ -223,7 +250,8 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
-            Self::Glm4MoeLite | Self::MiniCpm3 => 1e-5,
+            Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
+            Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -235,7 +263,8 @@ impl Family {
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
-        ernie || gemma || cohere || latent || matches!(self, Self::SmolLm3 | Self::StarCoder2)
+        let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
+        ernie || gemma || cohere || latent || others
     }
 }
 
@@ -257,19 +286,29 @@ mod tests {
         check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
         check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
         check(Value::Null, json!("deepseek_v3"), "DeepseekV3ForCausalLM");
+        check(Value::Null, json!("ministral3"), "Ministral3ForCausalLM");
         for other in ["LlamaForSequenceClassification", "Qwen2ForRewardModel"] {
             check(json!([other]), json!("qwen2"), other);
         }
-        check(Value::Null, json!("falcon"), "falcon");
+        check(Value::Null, json!("bloom"), "bloom");
+        check(Value::Null, json!("falcon"), older::FALCON);
         check(Value::Null, Value::Null, "none");
         assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
         assert_eq!(family_of("LLaMAForCausalLM"), Some(Family::Llama));
+        let inside = |text: &str| {
+            let text = json!({ "model_type": text });
+            let config = json!({ "architectures": [inside::MISTRAL3], "text_config": text });
+            family_of(architecture_of(&config))
+        };
+        assert_eq!(inside("mistral"), Some(Family::Mistral));
+        assert_eq!(inside("ministral3"), Some(Family::Ministral3));
+        assert_eq!(inside("mistral4"), Some(Family::Mistral4));
     }
 
     #[test]
     fn what_types_make_is_served() {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
-        for model_type in types {
+        for model_type in types.into_iter().chain(["hunyuan_v1_dense", "hunyuan_v1_moe"]) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
         }
     }

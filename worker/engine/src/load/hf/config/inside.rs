@@ -2,9 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
+use super::older;
+
 /// Models that read more than text, of which what reads text is served.
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
+/// The same with Ministral 3 or Mistral 4 inside, which no file calls so.
+pub(super) const MINISTRAL3: &str = "Mistral3ForConditionalGeneration of ministral3";
+pub(super) const MISTRAL4: &str = "Mistral3ForConditionalGeneration of mistral4";
+/// What has fields that may be lists, and means none of them or the same in all layers.
+const HUNYUAN: &str = "HunYuanDenseV1ForCausalLM";
+const HUNYUAN_MOE: &str = "HunYuanMoEV1ForCausalLM";
+const PER_LAYER: [&str; 4] =
+    ["moe_topk", "moe_intermediate_size", "num_shared_expert", "num_experts"];
 pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
 pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
@@ -19,16 +29,30 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         other => return Err(format!("{other} is not an object")),
     };
     let mut fields = match architecture {
-        GEMMA3 | MISTRAL3 | QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
+        GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
+        QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
-        return Err(format!("text_config.model_type = {inside}: must be mistral"));
+        let bound = "must be mistral, ministral3 or mistral4";
+        return Err(format!("text_config.model_type = {inside}: {bound}"));
     }
     if architecture == GEMMA3 {
         // It is the head's that reads text alone, and the larger model's head has none.
         fields.remove("final_logit_softcapping");
+    }
+    older::rename(&mut fields, architecture)?;
+    if let Some(Value::Object(rope)) = fields.get_mut("rope_parameters")
+        && matches!(architecture, MISTRAL4 | "Mistral4ForCausalLM")
+    {
+        // The share of a whole head, which other fields say in numbers.
+        rope.remove("partial_rotary_factor");
+    }
+    match architecture {
+        HUNYUAN => PER_LAYER.iter().for_each(|name| drop(fields.remove(*name))),
+        HUNYUAN_MOE => same_in_all_layers(&mut fields)?,
+        _ => {}
     }
     if architecture == MISTRAL3 {
         // They count for a Mistral that stands alone.
@@ -41,6 +65,23 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         }
     }
     Ok(fields)
+}
+
+/// Makes numbers of lists of them, of which there is one for each layer, and calls the experts of a
+/// token as others do.
+fn same_in_all_layers(fields: &mut Map<String, Value>) -> Result<(), String> {
+    for name in PER_LAYER {
+        let Some(Value::Array(each)) = fields.get(name) else { continue };
+        let Some(first) = each.first().filter(|first| each.iter().all(|one| one == *first)) else {
+            return Err(format!("{name} differs between layers, which is not supported"));
+        };
+        let first = first.clone();
+        fields.insert(name.to_owned(), first);
+    }
+    if let Some(chosen) = fields.remove("moe_topk") {
+        fields.entry("num_experts_per_tok").or_insert(chosen);
+    }
+    Ok(())
 }
 
 /// What stands inside, if anything does: Qwen2-VL's first files have the text model's fields
@@ -73,6 +114,28 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
             "max_position_embeddings": 128_000, "rope_theta": 5e5,
         }),
+        MINISTRAL3 | "Ministral3ForCausalLM" => {
+            let mut all = json!({
+                "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336,
+                "num_hidden_layers": 34, "num_attention_heads": 32,
+                "max_position_embeddings": 262_144,
+            });
+            if !fields.contains_key("rope_scaling") {
+                all["rope_parameters"] = growing(1e6, 16.0, 16_384);
+            }
+            all
+        }
+        MISTRAL4 | "Mistral4ForCausalLM" => {
+            let mut all = json!({
+                "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 12_288,
+                "num_hidden_layers": 36, "num_attention_heads": 32,
+                "max_position_embeddings": 1_048_576,
+            });
+            if !fields.contains_key("rope_scaling") {
+                all["rope_parameters"] = growing(1e4, 128.0, 8192);
+            }
+            all
+        }
         // All its layers have experts.
         "SolarOpenForCausalLM" => json!({ "intermediate_size": 1 }),
         "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
@@ -99,6 +162,15 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         }
         _ => Value::Null,
     }
+}
+
+/// What Ministral 3 and Mistral 4 turn by where a file says nothing.
+fn growing(theta: f64, factor: f64, original: u32) -> Value {
+    json!({
+        "rope_type": "yarn", "rope_theta": theta, "factor": factor, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": original,
+    })
 }
 
 #[cfg(test)]
@@ -141,9 +213,36 @@ mod tests {
         check("MistralForCausalLM", named.clone(), named);
         // Others have nothing inside.
         check("LlamaForCausalLM", whole(json!({})), json!({ "hidden_size": 7 }));
-        let another = whole(json!({ "model_type": "ministral3" }));
+        let another = whole(json!({ "model_type": "qwen3" }));
         let refused = text_fields(another, MISTRAL3).unwrap_err();
-        assert_eq!(refused, "text_config.model_type = ministral3: must be mistral");
+        let bound = "must be mistral, ministral3 or mistral4";
+        assert_eq!(refused, format!("text_config.model_type = qwen3: {bound}"));
+        let text = json!({ "model_type": "ministral3", "hidden_size": 640 });
+        let lifted = json!({ "tie_word_embeddings": true, "hidden_size": 640 });
+        check(MINISTRAL3, whole(text), lifted);
+    }
+
+    #[test]
+    fn lists_of_hunyuan_say_one_number() {
+        let read = |architecture, config: Value| text_fields(config, architecture);
+        let whole = |chosen: Value| {
+            let ffn = [48, 48];
+            json!({ "moe_topk": chosen, "moe_intermediate_size": ffn, "num_experts": 64 })
+        };
+        let check = |chosen: Value| {
+            let fields = Value::Object(read(HUNYUAN_MOE, whole(chosen)).unwrap());
+            let want = json!({
+                "num_experts_per_tok": 8, "moe_intermediate_size": 48, "num_experts": 64,
+            });
+            assert_eq!(fields, want);
+        };
+        check(json!([8, 8, 8]));
+        check(json!(8));
+        for odd in [json!([8, 4]), json!([])] {
+            let refused = read(HUNYUAN_MOE, whole(odd)).unwrap_err();
+            assert_eq!(refused, "moe_topk differs between layers, which is not supported");
+        }
+        assert_eq!(read(HUNYUAN, whole(json!([8, 4]))).unwrap(), Map::new());
     }
 
     #[test]

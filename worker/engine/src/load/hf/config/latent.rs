@@ -40,6 +40,9 @@ impl Family {
     fn unsaid_latents(self) -> Unsaid {
         match self {
             Self::MiniCpm3 => Unsaid { queries: 768, keys: 256, still: 64, rotated: 32, value: 0 },
+            Self::Mistral4 => {
+                Unsaid { queries: 1024, keys: 256, still: 64, rotated: 64, value: 128 }
+            }
             Self::Glm4MoeLite => {
                 Unsaid { queries: 768, keys: 512, still: 192, rotated: 64, value: 256 }
             }
@@ -90,7 +93,8 @@ impl Config {
 
     /// Whether rotated elements stand beside each other.
     pub(super) fn neighbours(&self, family: Family) -> bool {
-        let may_say = matches!(family, Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu);
+        let deepseek = matches!(family, Family::DeepSeekV3 | Family::Glm4MoeLite);
+        let may_say = deepseek || matches!(family, Family::Youtu | Family::Mistral4);
         let said = self.latent.rope_interleave.filter(|_| may_say);
         said.map_or(family.neighbours(), Option::unwrap_or_default)
     }
@@ -136,6 +140,7 @@ mod tests {
         }
         check(Family::Glm4MoeLite, json!({}), 256, (Some(768), 512, 256));
         check(Family::MiniCpm3, json!({}), 96, (Some(768), 256, 8));
+        check(Family::Mistral4, json!({}), 128, (Some(1024), 256, 128));
         let lite = json!({ "q_lora_rank": null, "kv_lora_rank": 64, "v_head_dim": 32 });
         check(Family::DeepSeekV2, lite, 192, (None, 64, 32));
         assert_eq!(config(json!({})).shape(Family::DeepSeekV3).unwrap().kv_heads, 4);

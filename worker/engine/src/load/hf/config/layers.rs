@@ -48,7 +48,8 @@ impl Config {
         match family {
             Family::Cohere | Family::Cohere2 | Family::Phi => true,
             Family::StableLm => self.use_parallel_residual.unwrap_or(false),
-            Family::GptNeoX => self.use_parallel_residual.unwrap_or(true),
+            Family::GptNeoX | Family::Falcon => self.use_parallel_residual.unwrap_or(true),
+            Family::GptJ => true,
             _ => false,
         }
     }
@@ -62,8 +63,10 @@ impl Config {
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
-            Family::Ministral | Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
+            Family::Ministral | Family::Ministral3 => Biases::default(),
+            Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
@@ -73,11 +76,14 @@ impl Config {
             }
             Family::GptNeoX => both(attention.unwrap_or(true), true),
             Family::Phi => both(true, true),
+            Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
+            Family::GptJ => both(false, true),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus => both(is_biased, false),
             // Youtu and DeepSeek V3 have no biases, whatever a file says.
             Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
+            Family::Mistral4 => Biases::default(),
             Family::DeepSeekV2 | Family::MiniCpm3 => both(false, mlp_bias),
             Family::Cwm => both(false, mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
@@ -112,34 +118,7 @@ impl Config {
         family: Family,
         rotates: &[bool],
     ) -> Result<Vec<Option<u32>>, Refusal> {
-        let given = self.sliding_window;
-        let window = match family {
-            Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
-            Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
-            Family::Phi3 | Family::Mixtral | Family::StarCoder2 => given.flatten(),
-            Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
-                given.unwrap_or(Some(4096))
-            }
-            Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
-            Family::GptOss => given.unwrap_or(Some(128)),
-            Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
-                given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
-            }
-            // Named layers slide whether the window is used or not.
-            Family::SmolLm3 => {
-                given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
-            }
-            Family::Llama | Family::Granite | Family::Granite4 => None,
-            Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
-            Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
-            Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
-            Family::Ernie45Moe | Family::MiniMaxM2 => None,
-            Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
-            Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
-            Family::Jais2 => None,
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
-            Family::Youtu | Family::MiniCpm3 => None,
-        };
+        let window = self.window(family);
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
         }
@@ -175,6 +154,40 @@ impl Config {
             _ => vec![true; layers],
         };
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+    }
+
+    /// That of layers which have one, as each family's modelling code takes it.
+    fn window(&self, family: Family) -> Option<u32> {
+        let given = self.sliding_window;
+        match family {
+            Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
+            Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
+            Family::Phi3 | Family::Mixtral | Family::StarCoder2 => given.flatten(),
+            Family::Ministral3 => given.flatten(),
+            Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
+                given.unwrap_or(Some(4096))
+            }
+            Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
+            Family::GptOss => given.unwrap_or(Some(128)),
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
+                given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
+            }
+            // Named layers slide whether the window is used or not.
+            Family::SmolLm3 => {
+                given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
+            }
+            Family::Llama | Family::Granite | Family::Granite4 => None,
+            Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
+            Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
+            Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
+            Family::Ernie45Moe | Family::MiniMaxM2 => None,
+            Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
+            Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
+            Family::Jais2 => None,
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
+            Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
+            Family::Falcon | Family::GptJ | Family::Mistral4 => None,
+        }
     }
 }
 

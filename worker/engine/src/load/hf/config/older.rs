@@ -1,0 +1,211 @@
+//! Fields of families that have names of their own for what others have too.
+
+use serde_json::{Map, Value, json};
+
+pub(super) const FALCON: &str = "FalconForCausalLM";
+pub(super) const GPTJ: &str = "GPTJForCausalLM";
+pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
+pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
+
+/// Gives the fields of `architecture` the names that others have.
+///
+/// # Errors
+/// A variant that is served by none of them.
+pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Result<(), String> {
+    match architecture {
+        FALCON => falcon(fields),
+        GPTJ => {
+            gptj(fields);
+            Ok(())
+        }
+        INTERNLM3 => internlm3(fields),
+        IQUEST_CODER => iquest_coder(fields),
+        _ => Ok(()),
+    }
+}
+
+/// Llama, which has one switch for the biases of queries, keys and values and of what follows.
+fn internlm3(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let says = |name: &str| fields.get(name).and_then(Value::as_bool).unwrap_or(false);
+    if says("qkv_bias") != says("bias") {
+        return Err(format!("qkv_bias = {}: must be what bias is", says("qkv_bias")));
+    }
+    move_to(fields, [("qkv_bias", "attention_bias"), ("bias", "mlp_bias")]);
+    let unsaid = json!({
+        "vocab_size": 128_512, "hidden_size": 4096, "intermediate_size": 10_240,
+        "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2,
+        "head_dim": 128, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5,
+    });
+    fill(fields, unsaid);
+    Ok(())
+}
+
+/// Llama as well.
+fn iquest_coder(fields: &mut Map<String, Value>) -> Result<(), String> {
+    if let Some(most) = fields.get("clip_qkv").filter(|most| !most.is_null()) {
+        return Err(format!("clip_qkv = {most}: must be null"));
+    }
+    if fields.get("use_sliding_window").and_then(Value::as_bool) == Some(true) {
+        return Err("use_sliding_window = true: must be false".to_owned());
+    }
+    let unsaid = json!({
+        "vocab_size": 76_800, "hidden_size": 5120, "intermediate_size": 27_648,
+        "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+    });
+    fill(fields, unsaid);
+    Ok(())
+}
+
+fn falcon(fields: &mut Map<String, Value>) -> Result<(), String> {
+    move_to(fields, [("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")]);
+    let unsaid = json!({
+        "vocab_size": 65_024, "hidden_size": 4544, "num_hidden_layers": 32,
+        "num_attention_heads": 71, "max_position_embeddings": 2048,
+    });
+    fill(fields, unsaid);
+    let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
+    if says("alibi", false) {
+        return Err("alibi = true: must be false".to_owned());
+    }
+    let number = |name: &str| fields.get(name).and_then(Value::as_u64);
+    let heads = number("num_attention_heads");
+    let is_new = says("new_decoder_architecture", false);
+    let kv_heads = match is_new {
+        true => number("num_kv_heads").or(heads),
+        false if says("multi_query", true) => Some(1),
+        false => heads,
+    };
+    let ffn = number("ffn_hidden_size").or_else(|| number("hidden_size")?.checked_mul(4));
+    let made = json!({
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "use_parallel_residual": is_new || says("parallel_attn", true),
+        "use_bias": says("bias", false),
+    });
+    put(fields, made);
+    Ok(())
+}
+
+fn gptj(fields: &mut Map<String, Value>) {
+    let others = [
+        ("n_embd", "hidden_size"),
+        ("n_head", "num_attention_heads"),
+        ("n_layer", "num_hidden_layers"),
+        ("n_positions", "max_position_embeddings"),
+        ("activation_function", "hidden_act"),
+        ("layer_norm_epsilon", "layer_norm_eps"),
+    ];
+    move_to(fields, others);
+    let unsaid = json!({
+        "vocab_size": 50_400, "hidden_size": 4096, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "max_position_embeddings": 2048, "rotary_dim": 64,
+    });
+    fill(fields, unsaid);
+    let number = |name: &str| fields.get(name).and_then(Value::as_u64);
+    let ffn = number("n_inner").or_else(|| number("hidden_size")?.checked_mul(4));
+    let heads = number("num_attention_heads");
+    let made = json!({ "num_key_value_heads": heads, "intermediate_size": ffn });
+    put(fields, made);
+}
+
+/// Gives fields the names that stand beside theirs.
+fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str); N]) {
+    for (own, name) in names {
+        if let Some(value) = fields.remove(own) {
+            fields.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// Adds fields that are not there.
+fn fill(fields: &mut Map<String, Value>, more: Value) {
+    for (name, value) in more.as_object().into_iter().flatten() {
+        fields.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+/// Adds fields, whatever is there.
+fn put(fields: &mut Map<String, Value>, more: Value) {
+    for (name, value) in more.as_object().into_iter().flatten() {
+        fields.insert(name.clone(), value.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(architecture: &str, config: Value, want: Value) {
+        let Value::Object(mut fields) = config.clone() else { unreachable!() };
+        rename(&mut fields, architecture).unwrap();
+        for (name, want) in want.as_object().unwrap() {
+            assert_eq!(fields.get(name), Some(want), "{architecture}, {name} of {config}");
+        }
+    }
+
+    #[test]
+    fn falcon_says_how_it_is_built() {
+        let small = json!({
+            "num_key_value_heads": 1, "intermediate_size": 18_176, "use_parallel_residual": true,
+            "use_bias": false, "num_attention_heads": 71, "max_position_embeddings": 2048,
+        });
+        check(FALCON, json!({}), small);
+        let large = json!({
+            "new_decoder_architecture": true, "num_kv_heads": 8, "num_attention_heads": 128,
+            "parallel_attn": false, "activation": "gelu", "layer_norm_epsilon": 1e-6,
+        });
+        let want = json!({
+            "num_key_value_heads": 8, "use_parallel_residual": true, "hidden_act": "gelu",
+            "layer_norm_eps": 1e-6,
+        });
+        check(FALCON, large, want);
+        let plain = json!({
+            "multi_query": false, "parallel_attn": false, "bias": true, "ffn_hidden_size": 96,
+        });
+        let want = json!({
+            "num_key_value_heads": 71, "use_parallel_residual": false, "use_bias": true,
+            "intermediate_size": 96,
+        });
+        check(FALCON, plain, want);
+        let mut alibi = Map::from_iter([("alibi".to_owned(), json!(true))]);
+        assert_eq!(rename(&mut alibi, FALCON), Err("alibi = true: must be false".to_owned()));
+        assert_eq!(rename(&mut alibi, "LlamaForCausalLM"), Ok(()));
+    }
+
+    #[test]
+    fn others_are_llama_with_other_defaults() {
+        let own = json!({ "qkv_bias": true, "bias": true, "num_key_value_heads": 4 });
+        let want = json!({
+            "attention_bias": true, "mlp_bias": true, "num_key_value_heads": 4, "head_dim": 128,
+        });
+        check(INTERNLM3, own, want);
+        check(INTERNLM3, json!({}), json!({ "num_key_value_heads": 2, "rms_norm_eps": 1e-5 }));
+        check(IQUEST_CODER, json!({}), json!({ "num_key_value_heads": 8, "head_dim": 128 }));
+        let refused = |architecture, config: Value| {
+            let Value::Object(mut fields) = config else { unreachable!() };
+            rename(&mut fields, architecture).unwrap_err()
+        };
+        let one = refused(INTERNLM3, json!({ "qkv_bias": true }));
+        assert_eq!(one, "qkv_bias = true: must be what bias is");
+        let clipped = refused(IQUEST_CODER, json!({ "clip_qkv": 8.0 }));
+        assert_eq!(clipped, "clip_qkv = 8.0: must be null");
+        let window = refused(IQUEST_CODER, json!({ "use_sliding_window": true }));
+        assert_eq!(window, "use_sliding_window = true: must be false");
+    }
+
+    #[test]
+    fn gptj_has_other_names() {
+        let own = json!({
+            "n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": null, "n_positions": 128,
+            "activation_function": "gelu_new", "layer_norm_epsilon": 1e-6, "rotary_dim": 8,
+        });
+        let want = json!({
+            "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "intermediate_size": 256, "max_position_embeddings": 128, "hidden_act": "gelu_new",
+            "layer_norm_eps": 1e-6, "rotary_dim": 8, "num_key_value_heads": 4,
+        });
+        check(GPTJ, own, want);
+        check(GPTJ, json!({ "n_inner": 96 }), json!({ "intermediate_size": 96, "rotary_dim": 64 }));
+    }
+}
