@@ -92,7 +92,9 @@ mod tests {
 
     #[test]
     fn heads_become_half_split() {
-        let check = |order: HeadRows, stored, want| check(RowOrder::Heads(order), stored, want);
+        let check = |order: HeadRows, stored: &str, want: &str| {
+            check(RowOrder::Heads(order), stored, want);
+        };
         // Two heads of four rows, named by head, pair and half, and a row that is in none.
         let all = HeadRows {
             first: 0,
