@@ -24,6 +24,7 @@ mod operator;
 mod origins;
 mod pace;
 mod prefix;
+mod reach;
 mod scribe;
 mod seat;
 mod serving;
@@ -101,6 +102,8 @@ pub struct Coordinator {
     /// Whether it is to hand the lead over.
     leaving: watch::Sender<Leaving>,
     carriers: Carriers,
+    /// Where its group finds workers.
+    roll: Option<watch::Receiver<BTreeSet<String>>>,
 }
 
 impl Coordinator {
@@ -141,7 +144,8 @@ impl Coordinator {
     /// # Errors
     /// An option out of bounds.
     pub fn in_group(config: Config, members: Members) -> Result<(Self, Candidate), StartError> {
-        let (coordinator, seat, alive, shown) = Self::before(config, Cluster::default())?;
+        let (mut coordinator, seat, alive, shown) = Self::before(config, Cluster::default())?;
+        coordinator.roll = Some(members.urls.clone());
         let candidate = Candidate::new(&coordinator, (seat, alive), members, shown);
         Ok((coordinator, candidate))
     }
@@ -178,6 +182,7 @@ impl Coordinator {
             carriers: Carriers::new(passage.clone()),
             passage,
             leaving: watch::Sender::new(Leaving::No),
+            roll: None,
         };
         Ok((coordinator, seat_sender, alive, shown))
     }

@@ -8,6 +8,7 @@
 //! more states. A sum in ascending order would need every chunk's state on the wire.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 /// The chunks equal to `first` modulo 2^`level`, of those that there are.
@@ -61,11 +62,31 @@ impl Node {
         self.first.reverse_bits()
     }
 
+    /// The node that it is a half of.
+    fn parent(self) -> Option<Self> {
+        let level = self.level.checked_sub(1)?;
+        Some(Self { level, first: self.first % (1 << level) })
+    }
+
     /// The two nodes that it is the merge of, where it is no leaf.
     pub fn halves(self) -> [Self; 2] {
         let level = self.level + 1;
         [Self { level, ..self }, Self { level, first: self.first + (1 << self.level) }]
     }
+}
+
+/// Puts the state of `node` to those that there are, and merges what that makes whole, as [`fold`]
+/// does: in whatever order states come, what is left at the end are the same bits.
+pub fn put<S>(states: &mut BTreeMap<Node, S>, node: Node, state: S, merge: &impl Fn(S, &S) -> S) {
+    let (mut node, mut state) = (node, state);
+    while let Some(parent) = node.parent() {
+        let [left, right] = parent.halves();
+        let other = if node == left { right } else { left };
+        let Some(there) = states.remove(&other) else { break };
+        state = if node == left { merge(state, &there) } else { merge(there, &state) };
+        node = parent;
+    }
+    states.insert(node, state);
 }
 
 /// The fewest nodes that together are the chunks for which `held` says yes, of `chunks` in all.
@@ -171,8 +192,6 @@ pub struct Missing {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::state::AttentionState;
     use proptest::prelude::*;
@@ -247,6 +266,28 @@ mod tests {
             let got = fold(Node::ROOT, chunks, &AttentionState::merge, &mut part);
             prop_assert_eq!(got.unwrap(), whole(chunks));
             prop_assert!(parts.is_empty());
+        }
+
+        #[test]
+        fn states_that_come_in_any_order_give_the_same_bits(
+            places in prop::collection::vec((0u32..4, any::<u32>()), 1..70),
+        ) {
+            let chunks = places.len() as u32;
+            let mut parts = Vec::new();
+            for worker in 0..4 {
+                for node in cover(chunks, |chunk| places[chunk as usize].0 == worker) {
+                    let part = fold(node, chunks, &AttentionState::merge, &mut |node| {
+                        Ok::<_, Missing>(node.is_leaf(chunks).then(|| state(node.first)))
+                    });
+                    parts.push((places[node.first as usize].1, node, part.unwrap()));
+                }
+            }
+            parts.sort_by_key(|(random, ..)| *random);
+            let mut states = BTreeMap::new();
+            for (_, node, part) in parts {
+                put(&mut states, node, part, &AttentionState::merge);
+            }
+            prop_assert_eq!(states, BTreeMap::from([(Node::ROOT, whole(chunks))]));
         }
 
         #[test]

@@ -6,12 +6,14 @@ use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_journal::{Ear, decode};
 use aqueduct_proto::convert::peers::{Envelope, Gathering};
 use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
-use aqueduct_proto::v1::{Carried, CarryAsk, CarryBegin, PeerFrame, PeerReceipt};
+use aqueduct_proto::v1::{
+    Carried, CarryAsk, CarryBegin, PeerFrame, PeerReceipt, ReachAsk, Reached,
+};
 use aqueduct_tls::{Caller, Listener, Role};
 use axum::extract::Request;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, TryAcquireError, watch};
 use tonic::service::Routes;
 use tonic::{Response, Status, Streaming};
 
@@ -100,7 +102,6 @@ impl Coordinators for Desk {
         request: tonic::Request<Streaming<PeerFrame>>,
     ) -> Result<Response<PeerReceipt>, Status> {
         only_for_members(&request)?;
-        let busy = |_| Status::resource_exhausted("too many calls of coordinators");
         let _call = self.calls.try_acquire().map_err(busy)?;
         let mut frames = request.into_inner();
         let first = next(&mut frames).await?;
@@ -146,6 +147,21 @@ impl Coordinators for Desk {
         tracing::info!(%request, member = from, "a member carries a request to its caller");
         Ok(Response::new(carriage::tell(attached, asks, coordinator.config().resume_grace)))
     }
+
+    async fn reach(&self, request: tonic::Request<ReachAsk>) -> Result<Response<Reached>, Status> {
+        only_for_members(&request)?;
+        let _call = self.calls.try_acquire().map_err(busy)?;
+        let ReachAsk { group, from, to } = request.into_inner();
+        self.check(group, (from, to))?;
+        let Some((coordinator, _)) = &self.coordinator else {
+            return Err(Status::unimplemented("calls are not passed on here"));
+        };
+        Ok(Response::new(Reached { workers: coordinator.workers_reached().await }))
+    }
+}
+
+fn busy(_: TryAcquireError) -> Status {
+    Status::resource_exhausted("too many calls of coordinators")
 }
 
 fn only_for_members<T>(request: &tonic::Request<T>) -> Result<(), Status> {

@@ -11,6 +11,7 @@ mod escort;
 mod group;
 mod lane;
 mod passage;
+mod reach;
 mod unheard;
 
 pub use desk::{serve, serve_with};

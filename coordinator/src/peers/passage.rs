@@ -59,12 +59,12 @@ const NOT_PASSED_ON: [HeaderName; 13] = [
 /// The way to whichever other member leads.
 #[derive(Debug, Clone)]
 pub struct Passage {
-    group: Group,
+    pub(super) group: Group,
     /// The group's number, as this member's journal has it.
-    id: u64,
+    pub(super) id: u64,
     standing: watch::Receiver<Standing>,
     /// Plaintext if `None`.
-    tls: Option<ClientTls>,
+    pub(super) tls: Option<ClientTls>,
     room: Arc<Semaphore>,
     calls: Calls,
     carries: bool,

@@ -14,6 +14,7 @@ use super::event_loop::{Ended, EventLoop, Inputs, Inquiry, Shown};
 use super::ids::Ids;
 use super::keeping::Found;
 use super::leaving::Leaving;
+use super::reach::reached;
 use super::seat::{Office, Seat};
 use super::{Coordinator, Keeping, Never, seated};
 use crate::config::Config;
@@ -28,6 +29,8 @@ const HANDING_OVER: Duration = Duration::from_secs(1);
 const ALONE: Duration = Duration::from_secs(2);
 /// Who is inside, and has not asked yet, is waited for so long: a prompt comes in and is tokenised.
 const ASKING: Duration = Duration::from_secs(3);
+/// Who leads and has had no worker for so long asks whether another member has any.
+const LONELY: Duration = Duration::from_secs(5);
 /// A member that was silent for so long may be gone.
 const SILENCE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS);
 
@@ -248,6 +251,7 @@ impl Terms {
                 return (ended, over);
             }
             never = self.have_it_leave(office) => match never {},
+            never = self.give_way() => match never {},
             _ = standing.wait_for(|now| *now != Standing::Leads { term }) => {
                 depose.notify_one();
                 Over::Deposed
@@ -296,6 +300,36 @@ impl Terms {
                         self.candidate.leaving.send_replace(Leaving::No);
                     }
                 }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Where no worker is reached from here, though another member reaches some, that one is to
+    /// lead: the way to them may be broken from here alone. What goes on is carried on from there.
+    async fn give_way(&self) -> Never {
+        let Candidate { passage, members, shown, .. } = &self.candidate;
+        let mut cluster = shown.cluster.subscribe();
+        while let Some(passage) = passage.get() {
+            if cluster.wait_for(|cluster| cluster.workers_up() == 0).await.is_err() {
+                break;
+            }
+            let come = cluster.wait_for(|cluster| cluster.workers_up() > 0);
+            if tokio::time::timeout(LONELY, come).await.is_ok() {
+                continue;
+            }
+            let urls = members.urls.borrow().clone();
+            // One that accepts connections and does no work does none for others.
+            let next = match reached(&urls).await {
+                0 => passage.reaches_workers().await,
+                _ => None,
+            };
+            if let Some(member) = next.filter(|_| cluster.borrow().workers_up() == 0) {
+                tracing::warn!(
+                    member,
+                    "no worker is reached from here: one that reaches some leads"
+                );
+                self.keeping.journal.resign(&passage.all_but(member)).await;
             }
         }
         std::future::pending().await

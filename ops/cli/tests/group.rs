@@ -4,6 +4,8 @@
 
 mod binary;
 mod caller;
+mod proxy;
+mod random;
 mod streamed;
 mod trio;
 
@@ -15,6 +17,7 @@ use aqueduct_core::journal::Outcome;
 use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use binary::{Running, aqueduct, wait_for};
 use caller::{Token, answer, in_decode, in_prefill, tokens, uninterrupted, worker};
+use proxy::Proxy;
 use serde_json::{Value, json};
 use streamed::At;
 use trio::{COORDINATORS, Site, Trio, health};
@@ -99,6 +102,34 @@ fn callers_see_one_stream_whoever_leads() {
         trio.follows(leader, next);
         leader = next;
     }
+}
+
+/// The way from the leader to all workers breaks, and no other: whoever has one leads, and callers
+/// see a pause.
+#[test]
+fn a_leader_that_reaches_no_worker_gives_way() {
+    let workers = vec![worker(), worker()];
+    let way = |worker: &Running| {
+        let proxy = Proxy::start(0);
+        proxy.lead_to(worker.address("url").strip_prefix("http://").unwrap());
+        proxy
+    };
+    let mut ways: Vec<Vec<Proxy>> =
+        (0..COORDINATORS).map(|_| workers.iter().map(way).collect()).collect();
+    let urls: Vec<Vec<String>> =
+        ways.iter().map(|ways| ways.iter().map(Proxy::url).collect()).collect();
+    let there = move |idx: usize, mut command: std::process::Command| {
+        command.arg("--worker").args(&urls[idx]);
+        command
+    };
+    let site = Site { there: Box::new(there), ..Site::here(Vec::new()) };
+    let trio = Trio::at_site(site, workers);
+    let leader = trio.leader(None);
+    let want = answer(&trio.url(leader), |_| false, |_| {});
+    let told = uninterrupted(&trio.urls(), in_decode, |_| ways[leader].clear());
+    assert_eq!(told, want);
+    let next = trio.leader(Some(leader));
+    trio.follows(leader, next);
 }
 
 #[test]

@@ -5066,6 +5066,21 @@ pub mod operator_server {
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReachAsk {
+    #[prost(fixed64, tag = "1")]
+    pub group: u64,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reached {
+    /// of at most 16 that are tried
+    #[prost(uint32, tag = "1")]
+    pub workers: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CarryAsk {
     /// of the first message, and of no other
     #[prost(message, optional, tag = "1")]
@@ -5534,6 +5549,29 @@ pub mod coordinators_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Coordinators", "Carry"));
             self.inner.streaming(req, path, codec).await
         }
+        /// How many workers the receiver could make a connection to; asked by a member that leads and
+        /// has none.
+        pub async fn reach(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReachAsk>,
+        ) -> std::result::Result<tonic::Response<super::Reached>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Coordinators/Reach",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Coordinators", "Reach"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5568,6 +5606,12 @@ pub mod coordinators_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::CarryAsk>>,
         ) -> std::result::Result<tonic::Response<Self::CarryStream>, tonic::Status>;
+        /// How many workers the receiver could make a connection to; asked by a member that leads and
+        /// has none.
+        async fn reach(
+            &self,
+            request: tonic::Request<super::ReachAsk>,
+        ) -> std::result::Result<tonic::Response<super::Reached>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct CoordinatorsServer<T> {
@@ -5731,6 +5775,49 @@ pub mod coordinators_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Coordinators/Reach" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReachSvc<T: Coordinators>(pub Arc<T>);
+                    impl<T: Coordinators> tonic::server::UnaryService<super::ReachAsk>
+                    for ReachSvc<T> {
+                        type Response = super::Reached;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReachAsk>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Coordinators>::reach(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReachSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -23,8 +23,8 @@ use crate::in_process::{Meeting, Trouble};
 /// Longest that anything in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How far ahead of their merges workers ask others, in turn: for all at once, for each state by
-/// itself, for a few at a time.
+/// How far ahead of their merges workers ask others, in turn: for all at once, for as little as
+/// there is, for a few states at a time.
 const AHEAD: [u64; 3] = [limits::EXCHANGE_AHEAD_BYTES, 1, 40 << 10];
 
 /// What carries memory between workers.

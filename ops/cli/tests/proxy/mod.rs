@@ -1,4 +1,5 @@
 //! A TCP proxy that does harm, on purpose and from a seed.
+#![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -61,6 +61,17 @@ pub struct Place {
     pub policy: MemoryPolicy,
 }
 
+/// Some of the shards of a place.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    /// Which.
+    pub place: Place,
+    /// When the fold comes to the first of them: [`Node::turn`].
+    pub turn: u32,
+    /// What they were said to cost.
+    pub bytes: u64,
+}
+
 impl Place {
     /// Position after the block's last token.
     pub fn end(&self) -> u32 {
@@ -105,13 +116,18 @@ impl Place {
     /// The same shards in slices, in the order in which the fold comes to them. A slice has at
     /// most `most` bytes, if `bytes` of so many leaves as a node has can be brought below that by
     /// cutting it. Only where all keys are kept: each leaf is a shard.
-    pub fn slices(&self, most: u64, bytes: &impl Fn(u32) -> u64) -> Vec<Self> {
+    pub fn slices(&self, most: u64, bytes: &impl Fn(u32) -> u64) -> Vec<Slice> {
         debug_assert!(!self.is_scored(), "shards of a leaf are never apart");
         let chunks = self.leaves();
         let of = |node: Node| bytes(node.leaf_count(chunks));
         let mut nodes = self.nodes();
         nodes.sort_by_key(|node| std::cmp::Reverse(node.turn()));
-        let (mut slices, mut slice, mut taken) = (Vec::new(), Vec::new(), 0);
+        let mut slices = Vec::new();
+        let (mut turn, mut taken, mut slice) = (0, 0, Vec::new());
+        let mut end = |(turn, bytes, slice): (u32, u64, Vec<u32>)| {
+            let place = self.only(slice);
+            slices.extend((!place.shards.is_empty()).then_some(Slice { place, turn, bytes }));
+        };
         while let Some(node) = nodes.pop() {
             let [left, right] = node.halves();
             if of(node) > most && !node.is_leaf(chunks) && of(left) < of(node) {
@@ -119,15 +135,16 @@ impl Place {
                 continue;
             }
             if taken + of(node) > most && !slice.is_empty() {
-                slices.push(self.only(std::mem::take(&mut slice)));
+                end((turn, taken, std::mem::take(&mut slice)));
                 taken = 0;
+            }
+            if slice.is_empty() {
+                turn = node.turn();
             }
             taken += of(node);
             slice.extend(node.leaves(chunks));
         }
-        if !slice.is_empty() {
-            slices.push(self.only(slice));
-        }
+        end((turn, taken, slice));
         slices
     }
 
@@ -198,7 +215,7 @@ mod tests {
             let slices = place.slices(most, &bytes);
             let seen: Vec<Vec<u32>> = slices
                 .iter()
-                .map(|slice| slice.shards.iter().map(|shard| shard.0).collect())
+                .map(|slice| slice.place.shards.iter().map(|shard| shard.0).collect())
                 .collect();
             assert_eq!(seen, want, "{chunks} chunks, every {holders}th, {most} bytes");
         };
@@ -224,15 +241,13 @@ mod tests {
             let slices = place.slices(most, &bytes);
             let mut all = BTreeSet::new();
             let mut turns = Vec::new();
-            for slice in &slices {
-                prop_assert!(slice.shards.is_sorted());
-                prop_assert!(slice.shards.iter().all(|shard| all.insert(*shard)));
-                let nodes = slice.nodes();
-                let cost: u64 = nodes.iter().map(|node| bytes(node.leaf_count(chunks))).sum();
-                prop_assert!(cost <= most.max(bytes(1)), "{cost} of {most}");
-                let (mut first, last) = (nodes.clone(), nodes.iter().map(|node| node.turn()).max());
-                first.sort_by_key(|node| node.turn());
-                turns.push((first[0].turn(), last));
+            for Slice { place, turn, bytes: said } in &slices {
+                prop_assert!(place.shards.is_sorted());
+                prop_assert!(place.shards.iter().all(|shard| all.insert(*shard)));
+                prop_assert!(*said <= most.max(bytes(1)), "{said} of {most}");
+                let all_turns: Vec<u32> = place.nodes().iter().map(|node| node.turn()).collect();
+                prop_assert_eq!(all_turns.iter().min(), Some(turn));
+                turns.push((*turn, all_turns.into_iter().max()));
             }
             prop_assert_eq!(all, place.shards.iter().copied().collect());
             prop_assert!(turns.windows(2).all(|pair| pair[0].1 < Some(pair[1].0)));

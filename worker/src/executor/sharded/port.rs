@@ -16,7 +16,6 @@ use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
 use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Shards, Spent, Standing, States};
 use aqueduct_engine::{Found, PortError, ShardPort};
-use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
@@ -66,8 +65,8 @@ struct Part {
     states: Option<States>,
     /// Its shards of leaves that no holder has whole.
     torn: Option<Torn>,
-    /// The calls for another's shards themselves, where they are audited.
-    audit: Vec<u64>,
+    /// The call for another's shards themselves, where they are audited.
+    audit: Option<u64>,
 }
 
 /// A settlement under way: its layer, holder and call.
@@ -119,8 +118,8 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         (self.report.clone(), &self.wait)
     }
 
-    /// What is asked from now on has its own time: others of a batch may have waited long for
-    /// what came before.
+    /// What is asked from now on has its own time: others of a batch, or slices of a long past,
+    /// may have been waited for long before.
     fn begin_round(&mut self) {
         self.deadline = Instant::now() + self.holders.deadline;
     }
@@ -216,11 +215,11 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
 
     /// The calls under way.
     fn calls(&self) -> Vec<u64> {
-        let of_part = |part: &Part| [part.call, part.torn.as_ref().and_then(|torn| torn.call)];
+        let of_part =
+            |part: &Part| [part.call, part.audit, part.torn.as_ref().and_then(|torn| torn.call)];
         let of_parts = self.parts.iter().flat_map(of_part).flatten();
-        let audits = self.parts.iter().flat_map(|part| part.audit.iter().copied());
         let settling = self.settling.iter().map(|one| one.call);
-        of_parts.chain(audits).chain(settling).chain(self.walk.calls()).collect()
+        of_parts.chain(settling).chain(self.walk.calls()).collect()
     }
 
     /// Whether it makes sense to wait on. What one holder waits for may be what another has lost,
@@ -248,14 +247,22 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
         self.begin_round();
         self.q = q.clone();
         self.parts.clear();
-        self.walk = Walk::default();
         // Others first: they are at work while this worker is.
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for holder in &self.holders.shards {
             let side = if self.wait.exchange().is_here(&holder.0) { &mut here } else { &mut there };
             side.push(holder);
         }
-        for holder in there.into_iter().chain(here) {
+        let in_order = there.into_iter().chain(here);
+        if self.holders.policy.keeps_all() {
+            let tokens = q.tokens;
+            let place = |(peer, shards): &(Peer, Vec<_>)| {
+                (peer.clone(), self.place(layer, shards).of_last(tokens))
+            };
+            let places: Vec<_> = in_order.map(place).collect();
+            return self.begin_walk(layer, &places);
+        }
+        for holder in in_order {
             let part = self.part(layer, holder)?;
             self.parts.push(part);
         }
@@ -264,8 +271,8 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
 
     fn states(&mut self, layer: usize) -> Result<Found, PortError> {
         if self.holders.policy.keeps_all() {
-            let states = BTreeMap::from([(Node::ROOT, self.walked(layer)?)]);
-            return Ok(Found { states, torn: Shards::new(), shards: self.audited(layer)? });
+            let (states, torn) = (self.walked(layer)?, Shards::new());
+            return Ok(Found { states, torn, shards: self.all_audited(layer)? });
         }
         let (mut states, mut torn) = (BTreeMap::new(), Shards::new());
         // This worker's own last of all asked, first of all computed.

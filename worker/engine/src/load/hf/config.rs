@@ -773,7 +773,9 @@ mod tests {
         // Others have the field in their files, and no use for it.
         let mut others = yarn.clone();
         others["llama_4_scaling_beta"] = json!(0.1);
-        let others = json!({ "rope_parameters": others, "max_position_embeddings": 128 });
+        let others = json!({
+            "rope_parameters": others, "max_position_embeddings": 128, "num_key_value_heads": 2,
+        });
         let config = config(others);
         let shape = config.shape(Family::Mistral).unwrap();
         let (found, _) = config.ropes(Family::Mistral, &shape).ok().unwrap();

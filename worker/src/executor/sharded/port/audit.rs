@@ -25,9 +25,8 @@ impl<W: Wait> ShardsPort<'_, W> {
     /// Asks another worker for its shards, as they are now, where `layer` is audited.
     pub(super) fn ask_to_audit(&mut self, layer: usize, part: &mut Part) -> Result<(), PortError> {
         if self.sampling.has(layer) {
-            for place in self.batches(&part.place) {
-                part.audit.push(self.call(layer, &part.peer, Ask::Keys { place })?);
-            }
+            let ask = Ask::Keys { place: part.place.clone() };
+            part.audit = Some(self.call(layer, &part.peer, ask)?);
         }
         Ok(())
     }
@@ -40,15 +39,35 @@ impl<W: Wait> ShardsPort<'_, W> {
         let mut all = Shards::new();
         for idx in 0..self.parts.len() {
             let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
-            let calls = std::mem::take(&mut self.parts[idx].audit);
-            let mut replies = Vec::with_capacity(calls.len());
-            for call in calls {
-                replies.push(self.reply(layer, &peer, call)?);
+            let reply = match self.parts[idx].audit.take() {
+                Some(call) => self.reply(layer, &peer, call)?,
+                None => self.own(layer, &Ask::Keys { place })?,
+            };
+            match reply {
+                Reply::Keys(shards) => all.extend(shards),
+                other => return Err(unexpected(layer, &other)),
             }
-            if self.wait.exchange().is_here(&peer) {
-                replies.push(self.own(layer, &Ask::Keys { place })?);
-            }
-            for reply in replies {
+        }
+        Ok(Some(all))
+    }
+
+    /// The same where every key is kept: shards are as they were, and may be asked for one batch
+    /// after the other.
+    pub(super) fn all_audited(&mut self, layer: usize) -> Result<Option<Shards>, PortError> {
+        if !self.sampling.has(layer) {
+            return Ok(None);
+        }
+        let (mut all, holders) = (Shards::new(), self.holders);
+        for (peer, shards) in &holders.shards {
+            for place in self.batches(&self.place(layer, shards)) {
+                self.begin_round();
+                let is_here = self.wait.exchange().is_here(peer);
+                let reply = if is_here {
+                    self.own(layer, &Ask::Keys { place })?
+                } else {
+                    let call = self.call(layer, peer, Ask::Keys { place })?;
+                    self.reply(layer, peer, call)?
+                };
                 match reply {
                     Reply::Keys(shards) => all.extend(shards),
                     other => return Err(unexpected(layer, &other)),

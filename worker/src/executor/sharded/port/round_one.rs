@@ -10,45 +10,41 @@ use super::{Part, ShardsPort, Wait};
 use crate::exchange::{Ask, CallError, Reply};
 
 impl<W: Wait> ShardsPort<'_, W> {
-    /// Round one with one holder.
+    /// Round one with one holder, where keys are scored.
     pub(super) fn part(
         &mut self,
         layer: usize,
         (peer, shards): &(Peer, Vec<(u32, Epoch)>),
     ) -> Result<Part, PortError> {
         let (peer, place) = (peer.clone(), self.place(layer, shards).of_last(self.q.tokens));
-        let mut part =
-            Part { peer, place, call: None, states: None, torn: None, audit: Vec::new() };
+        let mut part = Part { peer, place, call: None, states: None, torn: None, audit: None };
         let place = part.place.clone();
         let is_here = self.wait.exchange().is_here(&part.peer);
-        if !place.is_scored() {
-            self.begin_stretch(layer, &part.peer, &place)?;
-        } else {
-            part.torn = self.ask_for_torn(layer, &part, is_here)?;
-            if !is_here && !place.nodes().is_empty() {
+        part.torn = self.ask_for_torn(layer, &part, is_here)?;
+        if !is_here {
+            if !place.nodes().is_empty() {
                 let keys_come = self.keys_come(&place);
+                match keys_come {
+                    true => self.report.traffic.fetched += 1,
+                    false => self.report.traffic.asked += 1,
+                }
                 let ask = self.round_one(place, keys_come);
                 part.call = Some(self.call(layer, &part.peer, ask)?);
-            } else if is_here && self.asker.own < self.asker.chunks {
-                // What is kept from now on goes into one of these shards.
-                part.states = Some(self.own_states(layer, place)?);
             }
-        }
-        if !is_here {
             self.ask_to_audit(layer, &mut part)?;
+        } else if self.asker.own < self.asker.chunks {
+            // What is kept from now on goes into one of these shards.
+            part.states = Some(self.own_states(layer, place)?);
         }
         Ok(part)
     }
 
     /// What another holder is asked in round one.
-    pub(super) fn round_one(&mut self, place: Place, keys_come: bool) -> Ask {
-        let traffic = &mut self.report.traffic;
-        if keys_come {
-            traffic.fetched += 1;
-            return Ask::Keys { place };
+    pub(super) fn round_one(&self, place: Place, keys_come: bool) -> Ask {
+        match keys_come {
+            true => Ask::Keys { place },
+            false => Ask::Attend { place, q: self.q.clone() },
         }
-        traffic.asked += 1;
-        Ask::Attend { place, q: self.q.clone() }
     }
 
     /// What the queries see of this worker's own shards.

@@ -1,40 +1,41 @@
-//! Round one where every key is kept: the past is gone through in the order of the fold.
+//! Round one where every key is kept: the past is gone through in slices.
 //!
 //! All states over a long past can be more than memory: where holders are not two, four or eight,
-//! nearly every chunk is a state of its own. So holders are asked for slices of their shards, a
-//! few at a time and in the order in which the fold comes to them, and what has come is merged at
-//! once. No message is longer than a slice, and no bit differs.
+//! nearly every chunk is a state of its own. So holders are asked for slices of their shards, in
+//! the order in which the fold comes to them, for as long as there is room; what comes is merged
+//! with what is there already, so that little is. No message is longer than a slice, and no bit
+//! differs.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 
 use aqueduct_core::WireDtype;
 use aqueduct_core::exchange::{keys_bytes, queries_bytes};
 use aqueduct_core::work::Peer;
 use aqueduct_engine::PortError;
-use aqueduct_engine::shards::{Answer, Place};
+use aqueduct_engine::shards::{Answer, Place, Slice, States};
 use aqueduct_kernels::AttentionState;
-use aqueduct_kernels::fold::{Missing, Node, fold};
+use aqueduct_kernels::fold::{self, Node};
 
 use super::failures::{unanswered, unexpected};
-use super::{Holders, ShardsPort, Wait};
+use super::{Holders, OWN_POLL, ShardsPort, Wait};
 use crate::exchange::{Ask, Reply};
 use crate::link::codec;
 
-/// Slices that a holder is asked for before the first has come: it computes one while another is
-/// on its way.
+/// Slices that a holder is asked for before the first has come, where there is room: it computes
+/// one while another is on its way.
 const WINDOW: usize = 2;
-/// Slices of a holder that are here or on their way, at most.
-const SLICES: u64 = WINDOW as u64 + 1;
-/// Slices that the bound on what is here and on its way is never cut into more than: each is
-/// asked for, however many holders there are.
-const SLICES_MAX: u64 = 32;
+/// Slices that the room is cut into, at most: each is asked for, however many holders there are.
+const SLICES_MAX: u64 = 64;
 
-/// The past of one layer, by holder.
+/// The past of one layer.
 #[derive(Default)]
 pub(super) struct Walk {
+    /// What each holder has of it.
     stretches: Vec<Stretch>,
-    /// Which of them has a node.
-    owners: BTreeMap<Node, usize>,
+    /// What is here and not whole yet.
+    states: BTreeMap<Node, AttentionState>,
+    state_bytes: u64,
 }
 
 /// What one holder has of it.
@@ -42,11 +43,9 @@ struct Stretch {
     peer: Peer,
     way: Way,
     /// What was not asked for yet.
-    left: VecDeque<Place>,
+    left: VecDeque<Slice>,
     /// What is on its way, the first to come first.
-    calls: VecDeque<(u64, Place)>,
-    /// What is here before its turn.
-    states: BTreeMap<Node, AttentionState>,
+    calls: VecDeque<(u64, Slice)>,
 }
 
 /// How its states come.
@@ -60,15 +59,11 @@ enum Way {
     Keys,
 }
 
-/// Why there is no whole.
-enum Failed {
-    Port(PortError),
-    Missing(Missing),
-}
-
-impl From<Missing> for Failed {
-    fn from(missing: Missing) -> Self {
-        Self::Missing(missing)
+impl Stretch {
+    /// When the fold comes to what is not here of it.
+    fn turn(&self) -> Option<u32> {
+        let coming = self.calls.front().map(|(_, slice)| slice);
+        coming.or(self.left.front()).map(|slice| slice.turn)
     }
 }
 
@@ -77,156 +72,185 @@ impl Walk {
     pub(super) fn calls(&self) -> impl Iterator<Item = u64> {
         self.stretches.iter().flat_map(|stretch| stretch.calls.iter().map(|call| call.0))
     }
+
+    /// Bytes that are here or on their way.
+    fn bytes(&self) -> u64 {
+        let coming = self.stretches.iter().flat_map(|stretch| &stretch.calls);
+        let coming: u64 = coming.map(|(_, slice)| slice.bytes).sum();
+        coming + self.states.len() as u64 * self.state_bytes
+    }
+
+    /// Whether the next slice of stretch `idx` may come: if there is room for it, or the fold
+    /// comes to it next, so that there is always one that may.
+    fn may_come(&self, idx: usize, ahead: u64) -> bool {
+        let Some(next) = self.stretches[idx].left.front() else { return false };
+        let first = self.stretches.iter().filter_map(Stretch::turn).min();
+        first == Some(next.turn) || self.bytes() + next.bytes <= ahead
+    }
 }
 
 impl<W: Wait> ShardsPort<'_, W> {
-    /// Sends what `peer` is asked for first.
-    pub(super) fn begin_stretch(
+    /// Asks for the first slices of what `places` have: others compute while this worker does.
+    pub(super) fn begin_walk(
         &mut self,
         layer: usize,
-        peer: &Peer,
-        place: &Place,
+        places: &[(Peer, Place)],
     ) -> Result<(), PortError> {
-        let is_here = self.wait.exchange().is_here(peer);
-        let way = match is_here {
-            true => Way::Own,
-            false if self.keys_come(place) => Way::Keys,
-            false => Way::Queries,
-        };
-        let slices = self.slices(place, way);
-        let idx = self.walk.stretches.len();
-        self.walk.owners.extend(slices.iter().flat_map(Place::nodes).map(|node| (node, idx)));
-        self.walk.stretches.push(Stretch {
-            peer: peer.clone(),
-            way,
-            left: slices.into(),
-            calls: VecDeque::new(),
-            states: BTreeMap::new(),
-        });
-        match way {
-            // What is kept from now on goes into one of these shards.
-            Way::Own if self.asker.own < self.asker.chunks => {
-                while self.compute(layer, idx)? {}
-                Ok(())
+        let mut stretches = Vec::with_capacity(places.len());
+        for (peer, place) in places {
+            let is_here = self.wait.exchange().is_here(peer);
+            let way = match is_here {
+                true => Way::Own,
+                false if self.keys_come(place) => Way::Keys,
+                false => Way::Queries,
+            };
+            match way {
+                Way::Own => {}
+                Way::Queries => self.report.traffic.asked += 1,
+                Way::Keys => self.report.traffic.fetched += 1,
             }
-            Way::Own => Ok(()),
-            Way::Queries | Way::Keys => self.ask_on(layer, idx),
+            stretches.push((peer, place, way));
         }
-    }
-
-    /// The merged state of all that is before the block.
-    pub(super) fn walked(&mut self, layer: usize) -> Result<AttentionState, PortError> {
-        let (model, chunks) = (self.wait.exchange().holder.model().clone(), self.asker.chunks);
-        let merge = |state, other: &_| model.backend().merge(state, other);
-        let mut state = |node| self.state(layer, node).map_err(Failed::Port);
-        fold(Node::ROOT, chunks, &merge, &mut state).map_err(|failed| match failed {
-            Failed::Port(error) => error,
-            Failed::Missing(missing) => PortError::Peer { layer, what: missing.to_string() },
-        })
-    }
-
-    /// The state of `node`, if it is one that comes as a whole.
-    fn state(&mut self, layer: usize, node: Node) -> Result<Option<AttentionState>, PortError> {
-        let Some(&idx) = self.walk.owners.get(&node) else { return Ok(None) };
-        loop {
-            let state = self.walk.stretches[idx].states.remove(&node);
-            if state.is_some() || !self.come(layer, idx)? {
-                return Ok(state);
+        self.walk = self.cut(&stretches);
+        self.ask_on(layer)?;
+        if self.asker.own < self.asker.chunks {
+            // What is kept from now on goes into one of this worker's shards.
+            let own = self.walk.stretches.iter().position(|stretch| stretch.way == Way::Own);
+            while let Some(slice) = own.and_then(|idx| self.walk.stretches[idx].left.pop_front()) {
+                let states = self.own_states(layer, slice.place)?;
+                self.put(states);
             }
-        }
-    }
-
-    /// Waits for the next slice of stretch `idx`; `false` if there is none.
-    fn come(&mut self, layer: usize, idx: usize) -> Result<bool, PortError> {
-        let stretch = &self.walk.stretches[idx];
-        if stretch.way == Way::Own {
-            return self.compute(layer, idx);
-        }
-        let Some((call, place)) = stretch.calls.front().cloned() else { return Ok(false) };
-        let peer = stretch.peer.clone();
-        let reply = loop {
-            if let Some(reply) = self.answered(layer, &peer, call)? {
-                break reply;
-            }
-            if !self.compute_ahead(layer)? {
-                self.pass_time(layer, call)?;
-            }
-        };
-        self.walk.stretches[idx].calls.pop_front();
-        self.ask_on(layer, idx)?;
-        let states = self.states_in(layer, (&peer, &place), reply)?;
-        self.walk.stretches[idx].states.extend(states);
-        Ok(true)
-    }
-
-    /// Asks the holder of stretch `idx` for as much as may be on its way.
-    fn ask_on(&mut self, layer: usize, idx: usize) -> Result<(), PortError> {
-        while self.walk.stretches[idx].calls.len() < WINDOW {
-            let stretch = &mut self.walk.stretches[idx];
-            let Some(place) = stretch.left.pop_front() else { break };
-            let (peer, keys_come) = (stretch.peer.clone(), stretch.way == Way::Keys);
-            self.begin_round();
-            let ask = self.round_one(place.clone(), keys_come);
-            let call = self.call(layer, &peer, ask)?;
-            self.walk.stretches[idx].calls.push_back((call, place));
         }
         Ok(())
     }
 
-    /// Computes the next slice of this worker's own shards, stretch `idx`; `false` if none is left.
-    fn compute(&mut self, layer: usize, idx: usize) -> Result<bool, PortError> {
-        let Some(place) = self.walk.stretches[idx].left.pop_front() else { return Ok(false) };
-        let states = self.own_states(layer, place)?;
-        self.walk.stretches[idx].states.extend(states);
-        Ok(true)
+    /// What there is of all that is before the block, merged as far as it can be.
+    pub(super) fn walked(
+        &mut self,
+        layer: usize,
+    ) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+        loop {
+            self.ask_on(layer)?;
+            if self.take_answers(layer)? || self.compute(layer)? {
+                self.wait.breathe()?;
+                continue;
+            }
+            if self.walk.stretches.iter().all(|stretch| stretch.turn().is_none()) {
+                return Ok(std::mem::take(&mut self.walk.states));
+            }
+            self.check(layer)?;
+            let waits_here = self.walk.calls().next().is_none();
+            let soon = Instant::now() + OWN_POLL;
+            self.wait.rest(if waits_here { soon.min(self.deadline) } else { self.deadline })?;
+        }
     }
 
-    /// The same before its turn, while others are waited for: if there is room, and the shards are
-    /// there already.
-    fn compute_ahead(&mut self, layer: usize) -> Result<bool, PortError> {
+    /// Asks every other holder for as much as may be on its way: each for one slice, then for more.
+    fn ask_on(&mut self, layer: usize) -> Result<(), PortError> {
+        let ahead = self.wait.exchange().ahead_bytes;
+        for under_way in 0..WINDOW {
+            for idx in 0..self.walk.stretches.len() {
+                let stretch = &self.walk.stretches[idx];
+                let is_wanted = stretch.way != Way::Own && stretch.calls.len() <= under_way;
+                if !is_wanted || !self.walk.may_come(idx, ahead) {
+                    continue;
+                }
+                let Stretch { peer, way, left, .. } = &mut self.walk.stretches[idx];
+                let (peer, keys_come) = (peer.clone(), *way == Way::Keys);
+                let Some(slice) = left.pop_front() else { continue };
+                self.begin_round();
+                let ask = self.round_one(slice.place.clone(), keys_come);
+                let call = self.call(layer, &peer, ask)?;
+                self.walk.stretches[idx].calls.push_back((call, slice));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has come of each holder; `false` if nothing has.
+    fn take_answers(&mut self, layer: usize) -> Result<bool, PortError> {
+        let mut has_come = false;
+        for idx in 0..self.walk.stretches.len() {
+            let Stretch { peer, calls, .. } = &self.walk.stretches[idx];
+            let Some((call, peer)) = calls.front().map(|(call, _)| (*call, peer.clone())) else {
+                continue;
+            };
+            let Some(reply) = self.answered(layer, &peer, call)? else { continue };
+            let Some((_, slice)) = self.walk.stretches[idx].calls.pop_front() else { continue };
+            let states = self.states_in(layer, (&peer, &slice.place), reply)?;
+            self.put(states);
+            has_come = true;
+        }
+        Ok(has_come)
+    }
+
+    /// Computes a slice of this worker's own shards; `false` if there is none, no room for it, or
+    /// its shards are not there yet.
+    fn compute(&mut self, layer: usize) -> Result<bool, PortError> {
+        let ahead = self.wait.exchange().ahead_bytes;
         let is_own = |stretch: &Stretch| stretch.way == Way::Own;
         let Some(idx) = self.walk.stretches.iter().position(is_own) else { return Ok(false) };
-        let own = &self.walk.stretches[idx];
-        let Some(place) = own.left.front().cloned() else { return Ok(false) };
-        let here = own.states.values().map(|state| (state.o.bytes() + state.m.bytes()) as u64);
-        if here.sum::<u64>() >= self.wait.exchange().ahead_bytes {
+        let Some(slice) = self.walk.stretches[idx].left.front().cloned() else { return Ok(false) };
+        if !self.walk.may_come(idx, ahead) {
             return Ok(false);
         }
-        let answer = self.wait.exchange().own(&Ask::Attend { place, q: self.q.clone() });
+        let ask = Ask::Attend { place: slice.place, q: self.q.clone() };
+        let answer = self.wait.exchange().own(&ask);
         match answer.map_err(|error| unanswered(layer, error))? {
             Answer::NotYet => Ok(false),
             Answer::Ready(Reply::States(states)) => {
-                let own = &mut self.walk.stretches[idx];
-                own.left.pop_front();
-                own.states.extend(states);
+                self.walk.stretches[idx].left.pop_front();
+                self.put(states);
                 Ok(true)
             }
             Answer::Ready(other) => Err(unexpected(layer, &other)),
         }
     }
 
-    /// The shards of `place` in slices such that what is here and on its way of all holders
-    /// together is bounded.
-    fn slices(&mut self, place: &Place, way: Way) -> Vec<Place> {
+    fn put(&mut self, states: States) {
+        let model = self.wait.exchange().holder.model().clone();
+        let merge = |state, other: &_| model.backend().merge(state, other);
+        for (node, state) in states {
+            fold::put(&mut self.walk.states, node, state, &merge);
+        }
+    }
+
+    /// The past of one layer, in slices of which every holder may have one or two on their way; in
+    /// one for each, if there is room for all.
+    fn cut(&mut self, places: &[(&Peer, &Place, Way)]) -> Walk {
         let Holders { wire, chunk_tokens, .. } = *self.holders;
         let exchange = self.wait.exchange();
         let (ahead, model) = (exchange.ahead_bytes, exchange.holder.model().clone());
         drop(exchange);
         let (shape, kv) = (model.shape(), codec::to_core(model.kv()));
-        // Of many holders each slice is short, but not so short that asking takes the time.
-        let most = ahead / (SLICES * self.holders.shards.len() as u64);
-        let most = most.max(ahead / SLICES_MAX);
-        let state = queries_bytes(shape, WireDtype::F32, place.tokens, 1)
-            - queries_bytes(shape, WireDtype::F32, place.tokens, 0);
-        let shard = keys_bytes((shape, kv), chunk_tokens);
-        match way {
-            Way::Own => place.slices(most, &|_| state),
-            // The queries go out with every slice.
-            Way::Queries => {
-                let queries = queries_bytes(shape, wire, place.tokens, 0);
-                place.slices(most.max(4 * queries), &|_| state)
-            }
-            Way::Keys => place.slices(most, &|leaves| state + u64::from(leaves) * shard),
+        let tokens = self.q.tokens as u32;
+        let queries = queries_bytes(shape, wire, tokens, 0);
+        let state_bytes = queries_bytes(shape, WireDtype::F32, tokens, 1)
+            - queries_bytes(shape, WireDtype::F32, tokens, 0);
+        let shard_bytes = keys_bytes((shape, kv), chunk_tokens);
+        let bytes = |way: Way| {
+            let shard_bytes = if way == Way::Keys { shard_bytes } else { 0 };
+            move |leaves: u32| state_bytes + u64::from(leaves) * shard_bytes
+        };
+        let whole = |(_, place, way): &(&Peer, &Place, Way)| {
+            let nodes = place.nodes().into_iter().map(|node| node.leaf_count(place.leaves()));
+            nodes.map(bytes(*way)).sum::<u64>()
+        };
+        let others = places.iter().filter(|(.., way)| *way != Way::Own).count() as u64;
+        let most = match places.iter().map(whole).sum::<u64>() <= ahead {
+            true => ahead,
+            false => (ahead / (WINDOW as u64 * others.max(1))).max(ahead / SLICES_MAX),
+        };
+        let stretch = |&(peer, place, way): &(&Peer, &Place, Way)| {
+            // The queries go out with every slice, which should not be most of what travels.
+            let least = if way == Way::Queries { (2 * queries).min(ahead / 4) } else { 0 };
+            let left = place.slices(most.max(least), &bytes(way)).into();
+            Stretch { peer: peer.clone(), way, left, calls: VecDeque::new() }
+        };
+        Walk {
+            stretches: places.iter().map(stretch).collect(),
+            states: BTreeMap::new(),
+            state_bytes,
         }
     }
 }
