@@ -228,6 +228,11 @@ LATENT = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_he
 WIDER = dict(LATENT, qk_nope_head_dim=32, v_head_dim=32)
 V2_YARN = dict(mscale=0.707, mscale_all_dim=0.707, **YARN)
 V3_YARN = dict(mscale=1.0, mscale_all_dim=1.0, **YARN)
+# Published with mscale_all_dim=1, by which transformers multiplies attention's scale and Mistral's
+# own params.json (apply_scale: false) does not; 0 is without, and then cosine and sine have to be
+# told that they are not multiplied either.
+MISTRAL4 = dict(llama_4_scaling_beta=0.4, mscale=1.0, mscale_all_dim=0.0, attention_factor=1.0,
+                **YARN)
 MODELS.update({
     'deepseek-v2': ('DeepseekV2Config', dict(
         LATENT, n_routed_experts=8, n_group=4, topk_group=2, topk_method='group_limited_greedy',
@@ -246,11 +251,11 @@ MODELS.update({
     'youtu': ('YoutuConfig', LATENT),
     'mistral4': ('Mistral4Config', dict(
         WIDER, qk_nope_head_dim=36, n_routed_experts=8, n_shared_experts=2,
-        first_k_dense_replace=1, rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+        first_k_dense_replace=1, rope_parameters=MISTRAL4, **MOE)),
     'mistral4-odd': ('Mistral4Config', dict(
         LATENT, n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False,
         rope_interleave=False, q_lora_rank=None, routed_scaling_factor=1.5,
-        rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+        rope_parameters=MISTRAL4, **MOE)),
     'minicpm3': ('MiniCPM3Config', dict(LATENT, v_head_dim=16, rope_parameters=longrope(
         6, original_max_position_embeddings=32))),
     'minicpm3-plain': ('MiniCPM3Config', dict(
