@@ -355,7 +355,10 @@ def make(name):
 
 
 def read(folder):
-    load = transformers.AutoModelForCausalLM.from_pretrained
+    kind = transformers.AutoModelForCausalLM
+    if json.loads((folder / 'config.json').read_text())['model_type'] == 'mistral4':
+        kind = transformers.Mistral4ForCausalLM  # which no automatic class knows
+    load = kind.from_pretrained
     return load(folder, dtype=torch.float32, attn_implementation='eager').eval()
 
 
@@ -464,12 +467,14 @@ def stacked_experts(cases, name):
 
 
 # Of these models linear maps are written in floats of eight bits too: by blocks of so many rows and
-# columns, as DeepSeek, Qwen and MiniMax do, by rows, or by tensors.
+# columns, as DeepSeek, Qwen and MiniMax do, by rows, or by tensors; Mistral 4's experts by matrices
+# of one tensor.
 EIGHT_BITS = {
     'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
     'deepseek-v3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'qwen2': dict(quant_method='fp8', weight_block_size=None),
+    'mistral4': dict(quant_method='fp8', weight_block_size=None, activation_scheme='static'),
     'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
         'group_0': dict(weights=dict(num_bits=8, type='float', symmetric=True,
                                      strategy='channel'))}),
@@ -483,6 +488,14 @@ def eight_bits(cases, name):
     file = cases.out / path / 'model.safetensors'
     tensors, said = load_file(file), {}
     for key, tensor in list(tensors.items()):
+        if key.endswith(('experts.gate_up_proj', 'experts.down_proj')):
+            scales = tensor.abs().amax((1, 2), keepdim=True) / 448
+            tensors[key] = (tensor / scales).to(torch.float8_e4m3fn)
+            is_flat = key.endswith('down_proj')  # both shapes are seen
+            tensors[f'{key}_scale_inv'] = scales.flatten() if is_flat else scales
+            tensors[f'{key}_activation_scale'] = torch.ones(len(scales))
+            said[key] = tensors[key].float() * scales
+            continue
         if not key.endswith(('_proj.weight', '_mqa.weight', '.w1.weight', '.w2.weight',
                              '.w3.weight')):
             continue
@@ -703,6 +716,7 @@ def fixture_cases(cases):
     gguf_case(cases, 'falcon-new', 'Q8_0')
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
+    eight_bits(cases, 'mistral4')
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
