@@ -231,8 +231,11 @@ def add_latent_metadata(writer, config, whole):
     if not whole:
         writer.add_key_length_mla(head_dim)
         writer.add_value_length_mla(config.v_head_dim)
-    if config.rope_parameters.get('mscale_all_dim'):
-        writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters['mscale_all_dim'])
+    # Files of Mistral's models say that it is 1, whether attention's scale grows by it or not.
+    all_dim = config.rope_parameters.get('mscale_all_dim')
+    all_dim = 1.0 if config.model_type == 'mistral4' else all_dim
+    if all_dim:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * all_dim)
     if config.model_type == 'youtu':
         writer.add_leading_dense_block_count(config.num_hidden_layers)
         return

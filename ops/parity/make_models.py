@@ -228,6 +228,11 @@ LATENT = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_he
 WIDER = dict(LATENT, qk_nope_head_dim=32, v_head_dim=32)
 V2_YARN = dict(mscale=0.707, mscale_all_dim=0.707, **YARN)
 V3_YARN = dict(mscale=1.0, mscale_all_dim=1.0, **YARN)
+# Published with mscale_all_dim=1, by which transformers multiplies attention's scale and Mistral's
+# own params.json (apply_scale: false) does not; 0 is without, and then cosine and sine have to be
+# told that they are not multiplied either.
+MISTRAL4 = dict(llama_4_scaling_beta=0.4, mscale=1.0, mscale_all_dim=0.0, attention_factor=1.0,
+                **YARN)
 MODELS.update({
     'deepseek-v2': ('DeepseekV2Config', dict(
         LATENT, n_routed_experts=8, n_group=4, topk_group=2, topk_method='group_limited_greedy',
@@ -246,11 +251,11 @@ MODELS.update({
     'youtu': ('YoutuConfig', LATENT),
     'mistral4': ('Mistral4Config', dict(
         WIDER, qk_nope_head_dim=36, n_routed_experts=8, n_shared_experts=2,
-        first_k_dense_replace=1, rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+        first_k_dense_replace=1, rope_parameters=MISTRAL4, **MOE)),
     'mistral4-odd': ('Mistral4Config', dict(
         LATENT, n_routed_experts=8, n_group=4, topk_group=2, norm_topk_prob=False,
         rope_interleave=False, q_lora_rank=None, routed_scaling_factor=1.5,
-        rope_parameters=dict(llama_4_scaling_beta=0.4, **V3_YARN), **MOE)),
+        rope_parameters=MISTRAL4, **MOE)),
     'minicpm3': ('MiniCPM3Config', dict(LATENT, v_head_dim=16, rope_parameters=longrope(
         6, original_max_position_embeddings=32))),
     'minicpm3-plain': ('MiniCPM3Config', dict(
@@ -350,7 +355,10 @@ def make(name):
 
 
 def read(folder):
-    load = transformers.AutoModelForCausalLM.from_pretrained
+    kind = transformers.AutoModelForCausalLM
+    if json.loads((folder / 'config.json').read_text())['model_type'] == 'mistral4':
+        kind = transformers.Mistral4ForCausalLM  # which no automatic class knows
+    load = kind.from_pretrained
     return load(folder, dtype=torch.float32, attn_implementation='eager').eval()
 
 
@@ -459,12 +467,14 @@ def stacked_experts(cases, name):
 
 
 # Of these models linear maps are written in floats of eight bits too: by blocks of so many rows and
-# columns, as DeepSeek, Qwen and MiniMax do, by rows, or by tensors.
+# columns, as DeepSeek, Qwen and MiniMax do, by rows, or by tensors; Mistral 4's experts by matrices
+# of one tensor.
 EIGHT_BITS = {
     'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
     'deepseek-v3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'qwen2': dict(quant_method='fp8', weight_block_size=None),
+    'mistral4': dict(quant_method='fp8', weight_block_size=None, activation_scheme='static'),
     'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
         'group_0': dict(weights=dict(num_bits=8, type='float', symmetric=True,
                                      strategy='channel'))}),
@@ -478,6 +488,14 @@ def eight_bits(cases, name):
     file = cases.out / path / 'model.safetensors'
     tensors, said = load_file(file), {}
     for key, tensor in list(tensors.items()):
+        if key.endswith(('experts.gate_up_proj', 'experts.down_proj')):
+            scales = tensor.abs().amax((1, 2), keepdim=True) / 448
+            tensors[key] = (tensor / scales).to(torch.float8_e4m3fn)
+            is_flat = key.endswith('down_proj')  # both shapes are seen
+            tensors[f'{key}_scale_inv'] = scales.flatten() if is_flat else scales
+            tensors[f'{key}_activation_scale'] = torch.ones(len(scales))
+            said[key] = tensors[key].float() * scales
+            continue
         if not key.endswith(('_proj.weight', '_mqa.weight', '.w1.weight', '.w2.weight',
                              '.w3.weight')):
             continue
@@ -698,6 +716,7 @@ def fixture_cases(cases):
     gguf_case(cases, 'falcon-new', 'Q8_0')
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
+    eight_bits(cases, 'mistral4')
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

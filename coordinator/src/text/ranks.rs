@@ -52,7 +52,7 @@ pub(super) fn read(
 fn tokens(text: &str) -> Result<Vec<String>, String> {
     let spelled: HashMap<u8, char> =
         byte_level_alphabet().into_iter().map(|(letter, byte)| (byte, letter)).collect();
-    let mut by_rank = BTreeMap::new();
+    let (mut by_rank, mut ranks) = (BTreeMap::new(), HashMap::new());
     for (idx, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = idx + 1;
         let read = line.split_once(' ').and_then(|(token, rank)| {
@@ -62,6 +62,12 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
         let (rank, bytes) = read
             .ok_or_else(|| format!("line {number} is not a token in base64, a space and a rank"))?;
         let token: String = bytes.iter().map(|byte| spelled[byte]).collect();
+        // Of two ranks one could never be encoded, and merges would be by either.
+        if let Some(other) = ranks.insert(token.clone(), rank) {
+            return Err(format!(
+                "line {number}: the bytes of rank {rank} are those of {other}, too"
+            ));
+        }
         if by_rank.insert(rank, token).is_some() {
             return Err(format!("line {number}: rank {rank} comes twice"));
         }
@@ -70,8 +76,12 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
     Refusal::unless_within("tokens", count, 1, u64::from(limits::VOCAB_MAX) - RESERVED)
         .map_err(|refusal| refusal.to_string())?;
     let gap = (0_u32..).zip(by_rank.keys()).find(|(want, rank)| want != *rank);
-    match gap.map(|(want, rank)| (want, *rank)) {
-        Some((want, rank)) => Err(format!("rank {want} is missing, before {rank}")),
+    if let Some((want, rank)) = gap {
+        return Err(format!("rank {want} is missing, before {rank}"));
+    }
+    // Texts that have such a byte would lose it.
+    match (0..=u8::MAX).find(|byte| !ranks.contains_key(&spelled[byte].to_string())) {
+        Some(byte) => Err(format!("byte {byte} is no token")),
         None => Ok(by_rank.into_values().collect()),
     }
 }
@@ -91,12 +101,22 @@ fn tokenizer(
     let first = tokens.len() as u64;
     let last = described.keys().copied().filter(|id| *id < u64::from(limits::VOCAB_MAX)).max();
     let end = (first + RESERVED).max(last.map_or(0, |last| last + 1));
-    let each = (first..end).map(|id| {
+    for id in first..end {
         let unnamed = || AddedToken::from(format!("<|reserved_token_{id}|>"), true);
-        described.remove(&id).unwrap_or_else(unnamed).normalized(false)
-    });
+        described.entry(id).or_insert_with(unnamed);
+    }
+    let each = described.range(first..end).map(|(_, token)| token.clone().normalized(false));
     tokenizer.add_tokens(each)?;
-    Ok(tokenizer)
+    // A text that is there already keeps the id that it has, and those behind it get lower ones.
+    let moved = described.iter().find_map(|(id, token)| {
+        let seen = tokenizer.token_to_id(&token.content).map(u64::from);
+        (seen != Some(*id)).then_some((id, &token.content, seen))
+    });
+    match moved {
+        Some((id, text, Some(seen))) => Err(format!("token {id}, {text:?}, has id {seen}").into()),
+        Some((id, text, None)) => Err(format!("token {id}, {text:?}, has no id").into()),
+        None => Ok(tokenizer),
+    }
 }
 
 /// tiktoken merges the pair whose whole has the lowest rank: as a list of merges, every way to make
@@ -176,6 +196,11 @@ mod tests {
     }
 
     fn of(text: &str, texts: &Value) -> Result<Tokenizer, String> {
+        of_described(text, texts, &[])
+    }
+
+    /// With `more` tokens that are described.
+    fn of_described(text: &str, texts: &Value, more: &[(u64, &str)]) -> Result<Tokenizer, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
         std::fs::write(&path, text).unwrap();
@@ -184,7 +209,9 @@ mod tests {
             (263, AddedToken::from("<|call|>", false)),
             (520, AddedToken::from("[PAD]", true)),
         ];
-        read(&path, texts, described.into()).map_err(|error| error.to_string())
+        let more = more.iter().map(|(id, text)| (*id, AddedToken::from(*text, true)));
+        let described = described.into_iter().chain(more).collect();
+        read(&path, texts, described).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -222,7 +249,28 @@ mod tests {
             check(odd, "line 1 is not a token in base64, a space and a rank");
         }
         check("", "bytes of tiktoken.model = 0");
+        check("IQ== 0\nIQ== 1\n", "line 2: the bytes of rank 1 are those of 0, too");
+        check("IQ== 0\nIQ 1\n", "line 2: the bytes of rank 1 are those of 0, too");
+        check("IQ== 0\nIg== 1\n", "byte 0 is no token");
+        let without_a = file().replace("YQ== 97\n", "YWJjZA== 97\n");
+        check(&without_a, "byte 97 is no token");
         let others = of(&file(), &json!({ "tokenizer_class": "QWenTokenizer" })).err().unwrap();
         assert!(others.starts_with("tokenizer_class = QWenTokenizer: must be"), "{others}");
+    }
+
+    #[test]
+    fn described_tokens_have_the_ids_that_they_are_described_by() {
+        let check = |more: &[(u64, &str)], want: Option<&str>| {
+            let error = of_described(&file(), &texts(), more).err();
+            let says = want.is_none_or(|want| error.as_ref().is_some_and(|it| it.contains(want)));
+            assert!(says && error.is_some() == want.is_some(), "{more:?}: {error:?}");
+        };
+        check(&[(300, "<|one|>"), (522, "<|other|>")], None);
+        check(&[(5, "\u{105}")], None); // as byte 5 is written
+        check(&[(97, "b")], Some(r#"token 97, "b", has id 98"#));
+        check(&[(300, "<|call|>")], Some(r#"token 300, "<|call|>", has id 263"#));
+        check(&[(300, "ab")], Some(r#"token 300, "ab", has id 257"#));
+        check(&[(300, "")], Some(r#"token 300, "", has no id"#));
+        check(&[(261, "<|reserved_token_262|>")], Some("has id"));
     }
 }

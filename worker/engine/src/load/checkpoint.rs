@@ -9,6 +9,7 @@ use aqueduct_kernels::int8::{GROUP, quantise};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
+pub(crate) use super::block_scales::Scales;
 use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
 pub(crate) use super::row_order::{HeadRows, RowOrder};
@@ -60,31 +61,6 @@ pub(crate) enum Laid<'a> {
     },
     /// One after the other, each element being multiplied by a scale that its block has.
     Scaled(Scales<'a>),
-}
-
-/// Scales of the blocks of a matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Scales<'a> {
-    /// `[rows / block rows, inputs / block columns]`, both rounded up.
-    pub(crate) bytes: &'a [u8],
-    pub(crate) encoding: Encoding,
-    /// Rows and columns of a block.
-    pub(crate) block: [usize; 2],
-}
-
-impl Scales<'_> {
-    /// Multiplies row `row`.
-    fn apply(&self, row: usize, to: &mut [f32]) {
-        let Self { bytes, encoding, block: [rows, columns] } = *self;
-        let (row, count) = (row / rows, to.len().div_ceil(columns));
-        let size = encoding.element_bytes();
-        let scales = &bytes[row * count * size..][..count * size];
-        for (scale, to) in scales.chunks_exact(size).zip(to.chunks_mut(columns)) {
-            let mut factor = [0.0];
-            encoding.widen(scale, &mut factor);
-            to.iter_mut().for_each(|x| *x *= factor[0]);
-        }
-    }
 }
 
 /// All tensors of a model, by name.
@@ -147,6 +123,11 @@ impl<'a> Checkpoint<'a> {
         named: impl Fn(usize) -> String,
     ) -> Result<(), LoadError> {
         let Some((name, whole)) = whole else { return Ok(()) };
+        if dimensions == 1 && matches!(whole.laid, Laid::Scaled(_)) {
+            // Blocks are of rows, which are cut into elements.
+            let what = format!("scales of {parts} that are to be cut");
+            return Err(LoadError::tensor(whole.path, &name, what));
+        }
         let shape = match *whole.shape {
             [first, ref shape @ ..] if first == count && shape.len() == dimensions => {
                 shape.to_vec()
@@ -158,7 +139,11 @@ impl<'a> Checkpoint<'a> {
         };
         let bytes = whole.bytes.len() / count.max(1);
         for (idx, bytes) in whole.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
-            let one = Stored { shape: shape.clone(), bytes, ..whole.clone() };
+            let laid = match whole.laid {
+                Laid::Scaled(scales) => Laid::Scaled(scales.of_matrix(idx, count)),
+                laid => laid,
+            };
+            let one = Stored { shape: shape.clone(), bytes, laid, ..whole.clone() };
             self.tensors.insert(named(idx), one);
         }
         Ok(())
@@ -185,9 +170,10 @@ struct NotFinite {
 }
 
 impl Stored<'_> {
-    /// Takes `[1, elements]` for `[elements]`.
+    /// Takes `[1, elements]` for `[elements]`, but for what has scales, which are of rows.
     pub(crate) fn flatten(&mut self) {
-        if let [1, elements] = *self.shape {
+        if let ([1, elements], Laid::Rows) = (&*self.shape, self.laid) {
+            let elements = *elements;
             self.shape = vec![elements];
         }
     }
@@ -443,6 +429,23 @@ mod tests {
         let mut all = checkpoint([("a.weight", of(&[3, 2, 2]))]);
         let more = all.cut_stack("a", 2).unwrap_err().to_string();
         assert_eq!(more, "file: tensor a.weight: shape [3, 2, 2], should be 2 matrices");
+    }
+
+    #[test]
+    fn scales_of_rows_are_not_cut_into_elements() {
+        let ones = [0x38; 2];
+        let laid = Laid::Scaled(Scales { bytes: &ones, encoding: Encoding::F32, block: [1, 1] });
+        let of = |shape: &[usize]| Stored {
+            shape: shape.to_vec(),
+            laid,
+            ..stored(Some(Encoding::F8E4M3), &ones)
+        };
+        let mut all = checkpoint([("b", of(&[2, 1]))]);
+        let cut = all.cut_biases("b", "a", 2).unwrap_err().to_string();
+        assert_eq!(cut, "file: tensor b: scales of rows that are to be cut");
+        let mut row = of(&[1, 2]);
+        row.flatten();
+        assert_eq!(row.shape, [1, 2]);
     }
 
     #[test]

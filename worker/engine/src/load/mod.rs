@@ -6,6 +6,7 @@
 //! configuration before its elements are looked at, every element is checked to be finite.
 
 mod assemble;
+mod block_scales;
 mod blocks;
 mod checkpoint;
 mod decoder;

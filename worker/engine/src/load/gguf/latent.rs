@@ -5,6 +5,7 @@ use aqueduct_gguf::{Field, GgufError};
 use aqueduct_kernels::experts::{Groups, Scoring};
 
 use super::config::{Architecture, Config, Keys, YARN_LOG_MULTIPLIER};
+use super::rope::{GROWTH, told_scaling};
 use crate::error::LoadError;
 use crate::load::decoder::{Latents, ManyExperts, Scales};
 use crate::rope::yarn_attention_factor;
@@ -52,36 +53,44 @@ impl Config<'_, '_> {
         let said = number("expert_group_count")?.zip(number("expert_group_used_count")?);
         let (count, chosen) = said.unwrap_or_else(|| unsaid_groups(experts));
         let (count, chosen) = (count as usize, chosen as usize);
-        // As V2 is trained; llama.cpp adds up two there too.
-        let summed = if experts.scoring == Scoring::Softmax { 1 } else { 2 };
+        // As V2 is trained; llama.cpp adds up two there too. Mistral 4 has V3's groups.
+        let is_second =
+            keys.architecture == Architecture::DeepSeek2 && experts.scoring == Scoring::Softmax;
+        let summed = if is_second { 1 } else { 2 };
         let groups = experts.grouped(Groups { count, chosen, summed });
         groups.map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 
-    /// What yarn makes of the scale of dot products, where files say so.
+    /// What yarn makes of the scale of dot products, where files say so. Those of Mistral Large 3
+    /// are of this architecture and say it too, but its own params.json has `apply_scale: false`;
+    /// they are known by what queries grow by, which no other file of it has.
     pub(super) fn latent_scales(
         &self,
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Scales, LoadError> {
         let usual = Scales::usual(shape.head_dim);
-        let get = |key| keys.get(key, Field::f64).map_err(|err| self.malformed(err));
-        let kind = keys.get("rope.scaling.type", Field::str).map_err(|err| self.malformed(err))?;
-        let (factor, weight) = (get("rope.scaling.factor")?, self.yarn_weight(keys)?);
-        let (Some(factor), Some(weight), Some("yarn")) = (factor, weight, kind) else {
+        let grows = keys.get(GROWTH, Field::f64).map_err(|err| self.malformed(err))?;
+        if grows.is_some() {
+            return Ok(usual);
+        }
+        let (kind, factor) = told_scaling(keys).map_err(|err| self.malformed(err))?;
+        let multiplier = self.yarn_multiplier(keys)?;
+        let (Some(factor), Some(multiplier), Some("yarn")) = (factor, multiplier, kind) else {
             return Ok(usual);
         };
-        let sharper = yarn_attention_factor(factor, weight).powi(2);
+        // config.json's `mscale_all_dim`: what these files say of it is a tenth.
+        let sharper = yarn_attention_factor(factor, 10.0 * multiplier).powi(2);
         let attention = (f64::from(usual.attention) * sharper) as f32;
         Ok(Scales { attention, ..usual })
     }
 
-    /// config.json's `mscale_all_dim`: what files say of it is a tenth.
-    pub(super) fn yarn_weight(&self, keys: &Keys<'_, '_>) -> Result<Option<f64>, LoadError> {
+    /// What files say of config.json's `mscale_all_dim`; 0 stands for nothing.
+    pub(super) fn yarn_multiplier(&self, keys: &Keys<'_, '_>) -> Result<Option<f64>, LoadError> {
         let said = keys.get(YARN_LOG_MULTIPLIER, Field::f64).map_err(|err| self.malformed(err))?;
         let Some(said) = said.filter(|&said| said != 0.0) else { return Ok(None) };
         let said = Refusal::unless_within(YARN_LOG_MULTIPLIER, said, 1e-6, 1e3);
-        said.map(|said| Some(10.0 * said)).map_err(|refusal| LoadError::refused(self.path, refusal))
+        said.map(Some).map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 }
 
@@ -164,23 +173,34 @@ mod tests {
 
     #[test]
     fn yarn_grows_the_scale_where_files_say_so() {
-        let scale = |multiplier: Option<f32>| {
-            let file = Writer::new()
-                .str("deepseek2.rope.scaling.type", "yarn")
-                .f32("deepseek2.rope.scaling.factor", 40.0);
+        let scaled = |architecture: Architecture, file: Writer, multiplier: Option<f32>| {
+            let key = |key: &str| format!("{}.rope.scaling.{key}", architecture.name());
+            let file = file.str(&key("type"), "yarn").f32(&key("factor"), 40.0);
             let file = match multiplier {
-                Some(said) => file.f32("deepseek2.rope.scaling.yarn_log_multiplier", said),
+                Some(said) => file.f32(&key("yarn_log_multiplier"), said),
                 None => file,
             };
             let read = |config: &Config<'_, '_>, keys: &Keys<'_, '_>| {
-                config.latent_scales(keys, &SHAPE).map(|scales| scales.attention)
+                config.scales(architecture, keys, &SHAPE).map(|scales| scales.attention)
             };
-            of(Architecture::DeepSeek2, file, read).unwrap() * 24.0_f32.sqrt()
+            of(architecture, file, read).map(|scale| scale * 24.0_f32.sqrt())
         };
+        let scale =
+            |multiplier| scaled(Architecture::DeepSeek2, Writer::new(), multiplier).unwrap();
         // (0.1 ln 40 + 1)^2, of DeepSeek V3, and of V2 with 0.0707.
         assert!((scale(Some(0.1)) - 1.873_85).abs() < 1e-4, "{}", scale(Some(0.1)));
         assert!((scale(Some(0.0707)) - 1.589_63).abs() < 1e-4, "{}", scale(Some(0.0707)));
         assert!((scale(None) - 1.0).abs() < 1e-6);
+        // Mistral Large 3's and Mistral 4's, which say it and do not mean it.
+        let large = Writer::new().f32("deepseek2.attention.temperature_scale", 0.1);
+        for (architecture, file) in
+            [(Architecture::DeepSeek2, large), (Architecture::Mistral4, Writer::new())]
+        {
+            let seen = scaled(architecture, file, Some(0.1)).unwrap();
+            assert!((seen - 1.0).abs() < 1e-6, "{architecture:?}: {seen}");
+        }
+        let much = scaled(Architecture::DeepSeek2, Writer::new(), Some(2e3)).unwrap_err();
+        assert!(much.contains("rope.scaling.yarn_log_multiplier"), "{much}");
     }
 
     #[test]
@@ -197,13 +217,14 @@ mod tests {
             scale: 1.0,
             layers: vec![true; 4],
         };
-        let groups = |scoring, file| {
+        let groups_of = |architecture, scoring, file| {
             let experts = experts(scoring);
             let read = |config: &Config<'_, '_>, keys: &Keys<'_, '_>| {
                 config.expert_groups(keys, Some(&experts))
             };
-            of(Architecture::DeepSeek2, file, read)
+            of(architecture, file, read)
         };
+        let groups = |scoring, file| groups_of(Architecture::DeepSeek2, scoring, file);
         let file = |chosen| {
             Writer::new()
                 .u32("deepseek2.expert_group_count", 4)
@@ -214,6 +235,12 @@ mod tests {
             assert_eq!(groups(scoring, file(2)), Ok(Some(want)));
             assert_eq!(groups(scoring, Writer::new()), Ok(None));
         }
+        let mistral = Writer::new()
+            .u32("mistral4.expert_group_count", 4)
+            .u32("mistral4.expert_group_used_count", 2);
+        let want = Groups { count: 4, chosen: 2, summed: 2 };
+        let seen = groups_of(Architecture::Mistral4, Scoring::Softmax, mistral);
+        assert_eq!(seen, Ok(Some(want)));
         let few = groups(Scoring::Sigmoid, file(1)).unwrap_err();
         assert!(few.contains("topk_group"), "{few}");
     }

@@ -3,7 +3,7 @@
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, GgufError};
 
-use super::config::{Architecture, Config, Keys, YARN_LOG_MULTIPLIER};
+use super::config::{Architecture, Config, Keys};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::rope::{Rope, Scaling, Temperature, Yarn, yarn_attention_factor};
@@ -15,6 +15,8 @@ const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Where a file does not say.
 const THETA: f64 = 10_000.0;
+/// By how much queries grow with their position.
+pub(super) const GROWTH: &str = "attention.temperature_scale";
 /// By how much Mistral 4's queries grow: no converter says it, and every model has it.
 const MISTRAL4_BETA: f64 = 0.1;
 const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
@@ -27,11 +29,10 @@ pub(super) fn rope(
     (shape, rotary_dim): (&ModelShape, u32),
 ) -> Result<(Rope, u32), LoadError> {
     let theta = keys.get("rope.freq_base", Field::f64).map_err(|err| config.malformed(err))?;
-    // A file with a factor and no type means linear, as llama.cpp reads it.
-    let name = keys.get("rope.scaling.type", Field::str).map_err(|err| config.malformed(err))?;
-    let told = told_factor(keys).map_err(|err| config.malformed(err))?;
+    let (name, told) = told_scaling(keys).map_err(|err| config.malformed(err))?;
     // 0 stands for "not scaled" in files.
     let factor = told.filter(|&factor| factor != 0.0).unwrap_or(1.0);
+    // A file with a factor and no type means linear, as llama.cpp reads it.
     let scaling = match name.unwrap_or("linear") {
         "none" | "longrope" => Scaling::None, // whose factors are tensors
         "linear" if factor == 1.0 => Scaling::None,
@@ -45,7 +46,9 @@ pub(super) fn rope(
                 let refusal = Refusal::new("rope.scaling.factor", 0, "above 0 for yarn");
                 return Err(LoadError::refused(config.path, refusal));
             }
-            yarn(keys, factor, shape).map_err(|err| config.malformed(err))?
+            let multiplier = config.yarn_multiplier(keys)?;
+            let yarn = yarn(keys, (factor, multiplier), shape);
+            yarn.map_err(|err| config.malformed(err))?
         }
         name => return Err(config.unsupported("rope type", name, TYPES)),
     };
@@ -112,7 +115,7 @@ pub(super) fn temperature(
     shape: &ModelShape,
 ) -> Result<Option<Temperature>, LoadError> {
     let malformed = |err| config.malformed(err);
-    let beta = keys.get("attention.temperature_scale", Field::f64).map_err(malformed)?;
+    let beta = keys.get(GROWTH, Field::f64).map_err(malformed)?;
     let every = match keys.architecture {
         Architecture::Mistral3 | Architecture::Mistral4 => {
             Some(original_positions(keys, shape).map_err(malformed)?)
@@ -134,22 +137,29 @@ fn original_positions(keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, Gg
     Ok(original.unwrap_or(shape.max_positions))
 }
 
-/// By how much the file says that positions are stretched; `scale_linear` is what older ones say.
-fn told_factor(keys: &Keys<'_, '_>) -> Result<Option<f64>, GgufError> {
-    match keys.get("rope.scaling.factor", Field::f64)? {
-        None => keys.get("rope.scale_linear", Field::f64),
-        factor => Ok(factor),
-    }
+/// How the file says that positions are stretched, and by how much; `scale_linear` is what older
+/// ones say.
+pub(super) fn told_scaling<'a>(
+    keys: &Keys<'_, 'a>,
+) -> Result<(Option<&'a str>, Option<f64>), GgufError> {
+    let factor = match keys.get("rope.scaling.factor", Field::f64)? {
+        None => keys.get("rope.scale_linear", Field::f64)?,
+        factor => factor,
+    };
+    Ok((keys.get("rope.scaling.type", Field::str)?, factor))
 }
 
-fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling, GgufError> {
+fn yarn(
+    keys: &Keys<'_, '_>,
+    (factor, multiplier): (f64, Option<f64>),
+    shape: &ModelShape,
+) -> Result<Scaling, GgufError> {
     let or = |key: &str, default: f64| {
         Ok(keys.get(&format!("rope.scaling.{key}"), Field::f64)?.unwrap_or(default))
     };
-    let weight = keys.get(YARN_LOG_MULTIPLIER, Field::f64)?.filter(|&weight| weight != 0.0);
-    let sharper = match (keys.architecture, weight) {
-        // Where the scale of dot products grows, cosine and sine do not.
-        (Architecture::DeepSeek2 | Architecture::Mistral4, Some(_)) => 1.0,
+    let sharper = match (keys.architecture, multiplier) {
+        // Where the scale of dot products grows, cosine and sine do not; of Mistral 4 none does.
+        (Architecture::DeepSeek2, Some(_)) | (Architecture::Mistral4, _) => 1.0,
         // What these files say is config.json's `mscale_all_dim`, beside an `mscale` of 1.
         (Architecture::Mistral3, Some(weight)) => {
             yarn_attention_factor(factor, 1.0) / yarn_attention_factor(factor, weight)
@@ -266,6 +276,38 @@ mod tests {
         let of = |beta| Ok(Some(Temperature { beta, every: 8192 }));
         assert_eq!([fourth(Some(0.5)), fourth(None)], [of(0.5), of(0.1)]);
         assert_eq!(fourth(Some(0.0)), Ok(None));
+    }
+
+    #[test]
+    fn multipliers_of_yarn_are_within_bounds() {
+        let made = |architecture: Architecture, multiplier: f32| {
+            let key = |key: &str| format!("{}.rope.scaling.{key}", architecture.name());
+            let bytes = Writer::new()
+                .str(&key("type"), "yarn")
+                .f32(&key("factor"), 16.0)
+                .f32(&key("yarn_log_multiplier"), multiplier)
+                .finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            let made = rope(&config, &keys, &none, (&SHAPE, 8));
+            made.map(|(rope, _)| rope.attention_factor).map_err(|error| error.to_string())
+        };
+        for architecture in
+            [Architecture::Mistral3, Architecture::DeepSeek2, Architecture::Mistral4]
+        {
+            for odd in [-1.0, 1e-7, 2e3, f32::INFINITY, f32::NAN] {
+                let refused = made(architecture, odd).unwrap_err();
+                assert!(refused.contains("rope.scaling.yarn_log_multiplier"), "{refused}");
+            }
+            assert_eq!(made(architecture, 1.0), Ok(1.0), "{architecture:?}");
+        }
+        for architecture in [Architecture::Mistral3, Architecture::DeepSeek2] {
+            let unsaid = made(architecture, 0.0).unwrap();
+            assert_eq!(unsaid, yarn_attention_factor(16.0, 1.0), "{architecture:?}");
+        }
+        assert_eq!(made(Architecture::Mistral4, 0.0), Ok(1.0));
     }
 
     #[test]

@@ -73,9 +73,7 @@ impl Config<'_, '_> {
                 let scale = if scale == 0.0 { 1.0 } else { scale }; // as llama.cpp has it
                 return Ok(Scales { logits: 1.0 / scale, ..usual });
             }
-            Architecture::DeepSeek2 | Architecture::Mistral4 => {
-                return self.latent_scales(keys, shape);
-            }
+            Architecture::DeepSeek2 => return self.latent_scales(keys, shape),
             Architecture::MiniCpm3 => return Ok(latent::minicpm_scales(shape)),
             _ => return Ok(usual),
         }

@@ -100,8 +100,10 @@ fn columns(
     name: &str,
     experts: &ManyExperts,
 ) -> Result<(), LoadError> {
-    if !checkpoint.tensors.contains_key(name) {
-        return Ok(());
+    let Some(stack) = checkpoint.tensors.get(name) else { return Ok(()) };
+    if stack.laid != Laid::Rows {
+        // Blocks are of rows here, and no file has shown what they would be of columns.
+        return Err(LoadError::tensor(stack.path, name, "columns with scales"));
     }
     checkpoint.cut_stack(name, experts.count as usize)?;
     for idx in 0..experts.count {
@@ -116,6 +118,7 @@ fn columns(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::checkpoint::Scales;
 
     fn stored<'a>(shape: &[usize], dtype: &str, bytes: &'a [u8]) -> Stored<'a> {
         let (shape, dtype, laid) = (shape.to_vec(), dtype.to_owned(), Laid::Rows);
@@ -162,6 +165,20 @@ mod tests {
         let done = four_bits(&mut all, "part", [3, 64], &experts(2));
         done.map_err(|error| error.to_string())?;
         Ok(all.tensors.into_keys().collect())
+    }
+
+    #[test]
+    fn columns_with_scales_are_refused() {
+        let check = |laid, want: Option<&str>| {
+            let part = Stored { laid, ..stored(&[2, 1, 2], "F8_E4M3", &[0; 4]) };
+            let mut all = Checkpoint { path: "folder".to_owned(), tensors: Default::default() };
+            all.tensors.insert("part".to_owned(), part);
+            let done = columns(&mut all, "part", &experts(2)).map_err(|error| error.to_string());
+            assert_eq!(done.err().as_deref(), want);
+        };
+        check(Laid::Rows, None);
+        let scales = Scales { bytes: &[0; 4], encoding: Encoding::F32, block: [1, 2] };
+        check(Laid::Scaled(scales), Some("file: tensor part: columns with scales"));
     }
 
     #[test]

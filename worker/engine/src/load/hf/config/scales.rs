@@ -33,6 +33,8 @@ impl Config {
     }
 
     /// `sharper` is what yarn multiplies attention's dot products by, in families that do it.
+    /// Mistral 4 is none of them, whatever `mscale_all_dim` its config.json has: Mistral's own
+    /// params.json says `apply_scale: false`.
     pub(super) fn scales(
         &self,
         family: Family,
@@ -40,7 +42,7 @@ impl Config {
         sharper: f64,
     ) -> Result<Scales, Refusal> {
         let mut scales = self.scales_of(family, shape)?;
-        if family.is_latent() {
+        if family.is_latent() && family != Family::Mistral4 {
             scales.attention = (f64::from(scales.attention) * sharper) as f32;
         }
         scales.checked()
@@ -68,5 +70,28 @@ impl Config {
             }
             _ => Ok(Scales::usual(shape.head_dim)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::load::hf::config::tests::config;
+
+    #[test]
+    fn yarn_grows_the_scale_of_deepseek_and_not_of_mistral() {
+        let check = |family, want: f32| {
+            let config = config(json!({}));
+            let shape = config.shape(family).unwrap();
+            let seen = config.scales(family, &shape, 2.0).unwrap().attention;
+            let usual = Scales::usual(shape.head_dim).attention;
+            assert_eq!(seen / usual, want, "{family:?}");
+        };
+        check(Family::DeepSeekV2, 2.0);
+        check(Family::DeepSeekV3, 2.0);
+        check(Family::Mistral4, 1.0);
+        check(Family::Llama, 1.0);
     }
 }
