@@ -132,6 +132,9 @@ pub struct WorkerOptions {
     /// [`Worker::ended`](crate::Worker::ended) gives it up; [`Duration::MAX`] if it may take for
     /// ever. A device that hangs says nothing.
     pub stall: Duration,
+    /// How long it takes what other workers bring though no coordinator has a session with it;
+    /// [`Duration::MAX`] if it always does.
+    pub unled: Duration,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Hand-offs from device to device, where the other worker's device can be reached so; gRPC
@@ -161,6 +164,7 @@ impl WorkerOptions {
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
             stall: Duration::from_secs(limits::STALL_S_DEFAULT),
+            unled: Duration::from_millis(limits::UNLED_MS),
             homes: None,
             direct: None,
             tls: None,

@@ -21,6 +21,7 @@ mod gauge;
 #[path = "../tests/cluster/in_process.rs"]
 mod in_process;
 pub mod inbox;
+mod led;
 mod ledger;
 pub mod link;
 mod lost;

@@ -104,9 +104,31 @@ impl Service {
         };
         Response::new(Box::pin(replies.take_until(stop.boxed())))
     }
+
+    /// The same, and no longer than a coordinator leads here: who comes again is refused.
+    fn while_led<T: 'static>(
+        &self,
+        replies: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> Response<Reply<T>> {
+        let led = self.worker.led().clone();
+        let over = async move {
+            led.over().await;
+            tracing::debug!("no coordinator leads here: a stream of another worker ends");
+        };
+        self.while_serving(replies.take_until(over.boxed()))
+    }
 }
 
 impl Service {
+    /// Refuses another worker where no coordinator leads. To it this worker is out of reach, as
+    /// one is that is gone: it may have been led here by a name that is another's by now.
+    fn led(&self) -> Result<(), Status> {
+        match self.worker.led().is_over() {
+            true => Err(Status::unavailable("no coordinator has a session with this process")),
+            false => Ok(()),
+        }
+    }
+
     /// Lets a coordinator in that leads its group, or is in none.
     fn pass(&self, metadata: &MetadataMap) -> Result<Option<Pass>, Status> {
         let tenure = tenure(metadata).map_err(|refusal| {
@@ -179,6 +201,7 @@ impl WorkerRpc for Service {
         request: Request<Streaming<HandOffFrame>>,
     ) -> Result<Response<Self::HandOffStream>, Status> {
         only(Role::Worker, &request)?;
+        self.led()?;
         let inbox = self.worker.inbox();
         same_model(request.metadata(), inbox.fingerprint())?;
         let assembler = Assembler::bounded(inbox.bytes_max());
@@ -187,7 +210,7 @@ impl WorkerRpc for Service {
         let (frames, ledger) = (request.into_inner(), self.worker.ledger());
         let receiver = Receiver { frames, inbox, ledger, assembler, dock };
         let acks = stream::unfold(Some(receiver), Receiver::next_ack);
-        let mut response = self.while_serving(acks);
+        let mut response = self.while_led(acks);
         *response.metadata_mut() = answer;
         Ok(response)
     }
@@ -197,11 +220,12 @@ impl WorkerRpc for Service {
         request: Request<Streaming<ExchangeFrame>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         only(Role::Worker, &request)?;
+        self.led()?;
         let holder = self.worker.holder().clone();
         same_model(request.metadata(), holder.model().fingerprint())?;
         let (frames, outgoing) = mpsc::channel(limits::EXCHANGE_WINDOW_FRAMES);
         tokio::spawn(Desk::open(holder, request.into_inner()).run(frames));
-        Ok(self.while_serving(ReceiverStream::new(outgoing)))
+        Ok(self.while_led(ReceiverStream::new(outgoing)))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::exchange::Holder;
 use crate::executor::{Executor, Session};
 use crate::gauge::{Audits, Gauges, Stats};
 use crate::inbox::{Fit, Inbox};
+use crate::led::Led;
 use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::nccl::Direct;
@@ -68,6 +69,7 @@ pub(crate) struct Shared {
     pub(crate) snapshots: Snapshots,
     pub(crate) gauges: Gauges,
     pub(crate) audits: Audits,
+    pub(crate) led: Led,
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
     pub(crate) stopped: AtomicBool,
@@ -99,7 +101,8 @@ impl Worker {
         let mut arrivals = shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that a stopping device thread cannot miss it.
         if !shared.stopped.load(Ordering::Acquire) {
-            arrivals.push(Session::new(orders, reports, shared.info.clone()));
+            let leading = shared.led.enter();
+            arrivals.push(Session::new(orders, reports, shared.info.clone(), leading));
             shared.doorbell.ring();
         }
         (commands, events)
@@ -194,6 +197,11 @@ impl Worker {
         self.handle.shared.inbox.clone()
     }
 
+    /// Whether a coordinator has a session.
+    pub(crate) fn led(&self) -> &Led {
+        &self.handle.shared.led
+    }
+
     pub(crate) fn ledger(&self) -> Ledger {
         self.handle.shared.ledger.clone()
     }
@@ -246,6 +254,7 @@ impl Shared {
             snapshots,
             gauges: Gauges::default(),
             audits: Audits::default(),
+            led: Led::new(options.unled),
             arrivals: Mutex::default(),
             stopped: AtomicBool::new(false),
             draining: watch::Sender::new(false),

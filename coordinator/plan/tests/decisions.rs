@@ -1281,6 +1281,28 @@ fn a_session_goes_on_from_its_memory_or_not_at_all() {
 }
 
 #[test]
+fn a_session_that_cannot_be_read_now_is_not_lost() {
+    check(
+        "up w0
+         up w1
+         kept w1 5
+         .. submit r1 15 session 5
+         late w1 r1 c0 e0
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 unavailable: so it is
+         .. submit r2 15 session 5
+         late w1 r2 c0 e0
+         = w0: cancel r2
+         = w1: cancel r2
+         = r2 unavailable: so it is
+         dropped w1 5
+         submit r3 15 session 5
+         = r3 no worker has the memory of the session any more",
+    );
+}
+
+#[test]
 fn a_lost_turn_begins_again_from_its_session_while_that_is_there() {
     check(
         "up w0

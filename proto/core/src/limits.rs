@@ -304,6 +304,9 @@ pub const CONNECT_DEADLINE_MS: u64 = 10_000;
 /// How long a connection from worker to worker may take, and for how long one that cannot be
 /// reached is tried before that is told.
 pub const PEER_REACH_MS: u64 = 3_000;
+/// How long a worker takes what others bring though no coordinator has a session with it: longer
+/// than one that leads newly needs to open its sessions, and to hear that it is deposed.
+pub const UNLED_MS: u64 = 15_000;
 /// How often a worker is asked whether it lives, by who waits for it.
 pub const PING_INTERVAL_MS: u64 = 800;
 /// How long it may take to say so before it is taken for hung. Threads that answer do nothing
@@ -368,6 +371,8 @@ const _: () = {
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    // Who is not led by anybody is found out long before what was given to it is missed.
+    assert!(CONNECT_DEADLINE_MS < UNLED_MS && UNLED_MS + PEER_REACH_MS < HANDOFF_DEADLINE_MS / 2);
     // Who stands still is helped before it is given up.
     assert!(HEDGE_AFTER_MS < PING_INTERVAL_MS + PING_TIMEOUT_MS);
     // A hang is found out in less than three seconds, and by the coordinator before others tell.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
 use futures::future::BoxFuture;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
@@ -23,6 +24,7 @@ use tonic::transport::{self, Channel, Endpoint};
 
 use crate::files::{TlsError, TlsFiles, authorities, provider, unusable};
 use crate::fresh::Fresh;
+use crate::names::{self, Resolver};
 use crate::refusals::{Reason, Refusals};
 use crate::role::Role;
 
@@ -79,7 +81,9 @@ impl ClientTls {
             Expected::Member(role) => role.name().to_owned(),
         };
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let stream = TcpStream::connect((host.as_str(), port)).await?;
+        let mut addresses = names::resolve(&host).await?;
+        addresses.iter_mut().for_each(|address| address.set_port(port));
+        let stream = TcpStream::connect(addresses.as_slice()).await?;
         stream.set_nodelay(true)?;
         let connector = TlsConnector::from(self.config.current());
         let connected = async { heard(connector.connect(name, stream).await?).await };
@@ -150,9 +154,18 @@ pub async fn connect(
     tls: Option<&ClientTls>,
 ) -> Result<Channel, transport::Error> {
     match tls {
-        None => endpoint.connect().await,
+        None => endpoint.connect_with_connector(plain(endpoint)).await,
         Some(tls) => endpoint.connect_with_connector(Connector(tls.clone())).await,
     }
+}
+
+/// Dials in plaintext as an endpoint does by itself, but for how it finds addresses.
+fn plain(endpoint: &Endpoint) -> HttpConnector<Resolver> {
+    let mut connector = HttpConnector::new_with_resolver(Resolver);
+    connector.enforce_http(false);
+    connector.set_nodelay(endpoint.get_tcp_nodelay());
+    connector.set_connect_timeout(endpoint.get_connect_timeout());
+    connector
 }
 
 /// The scheme of URLs: `https` where certificates are configured, `http` where not.

@@ -7,6 +7,7 @@
 //!
 //! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`ServerTls::accept`] for the rest.
 //! - [`connect`] dials, and proves with [`ClientTls`] whom it has reached.
+//!   Where the name service is away, it goes to the last addresses that were heard of.
 //! - Both look at their files again when a connection is made, at most every second; [`rewrite`]
 //!   is for files of that kind that we write ourselves.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ mod client;
 mod files;
 mod fresh;
 mod inspect;
+mod names;
 mod refusals;
 mod rewrite;
 mod role;

@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
 use futures::{Stream, StreamExt};
@@ -150,6 +150,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// ENOMEM, ENFILE, EMFILE and ENOBUFS: only the first has a kind of its own in [`io::ErrorKind`].
 const NOTHING_LEFT: [i32; 4] = [12, 23, 24, if cfg!(target_os = "linux") { 105 } else { 55 }];
 
+/// After so long without another failure connections are accepted again: handles come and go while
+/// there are few.
+const SHORT_FOR: Duration = Duration::from_secs(10);
+
+/// Whether this process has nothing left to accept connections with, whatever they come by.
+static SHORTAGE: Shortage = Shortage(Mutex::new(None));
+
+/// When there was nothing left last, if that was not long ago.
+#[derive(Debug)]
+struct Shortage(Mutex<Option<Instant>>);
+
+impl Shortage {
+    /// There is nothing left; whether that is new.
+    fn begins(&self, now: Instant) -> bool {
+        self.lock().replace(now).is_none()
+    }
+
+    /// A connection was accepted; whether a shortage is over by that.
+    fn ends(&self, now: Instant) -> bool {
+        let is_over = |last: &mut Instant| now.saturating_duration_since(*last) >= SHORT_FOR;
+        self.lock().take_if(is_over).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A bound address, and who may come in.
 #[derive(Debug)]
 pub struct Listener {
@@ -184,12 +212,20 @@ impl Listener {
 /// next try would fail as fast, and waits. Any other error is of one connection, which may have
 /// gone before it was accepted; those behind it do not wait for that.
 pub async fn accepted(stream: io::Result<TcpStream>) -> Option<TcpStream> {
+    let now = Instant::now();
     let error = match stream {
-        Ok(stream) => return Some(stream),
+        Ok(stream) => {
+            if SHORTAGE.ends(now) {
+                tracing::info!("connections are accepted again");
+            }
+            return Some(stream);
+        }
         Err(error) => error,
     };
     if error.raw_os_error().is_some_and(|code| NOTHING_LEFT.contains(&code)) {
-        tracing::warn!(%error, "no connection can be accepted");
+        if SHORTAGE.begins(now) {
+            tracing::warn!(%error, "no connection can be accepted; what follows is not told");
+        }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     } else {
         tracing::debug!(%error, "a connection could not be accepted");
@@ -306,6 +342,20 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn a_shortage_is_told_when_it_begins_and_when_it_ends() {
+        let shortage = Shortage(Mutex::new(None));
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(!shortage.ends(at(0)), "there was none");
+        assert!(shortage.begins(at(0)));
+        assert!(!shortage.begins(at(0)) && !shortage.begins(at(7)), "ten times a second");
+        assert!(!shortage.ends(at(8)) && !shortage.begins(at(9)), "one handle came free");
+        assert!(!shortage.ends(at(18)));
+        assert!(shortage.ends(at(19)) && !shortage.ends(at(19)));
+        assert!(shortage.begins(at(20)), "another one");
+    }
 
     #[tokio::test]
     async fn others_wait_only_where_nothing_is_left() {

@@ -315,7 +315,8 @@ mod tests {
     fn arrive(executor: &mut Executor) -> (Sender<Command>, Receiver<Event>) {
         let (commands, orders) = channel(limits::COMMANDS_MAX);
         let (reports, events) = channel(limits::EVENTS_MAX);
-        let session = Session::new(orders, reports, executor.shared.info.clone());
+        let leading = executor.shared.led.enter();
+        let session = Session::new(orders, reports, executor.shared.info.clone(), leading);
         executor.shared.arrivals.lock().unwrap().push(session);
         executor.admit();
         (commands, events)

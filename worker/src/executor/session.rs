@@ -10,6 +10,8 @@ use aqueduct_core::work::{Command, Event, PoolUse, WorkerInfo};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
+use crate::led::Leading;
+
 /// Names a session within its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(pub(crate) u64);
@@ -22,6 +24,7 @@ pub(crate) struct Session {
     pub(crate) answers: mpsc::Sender<Event>,
     /// What it was told of the pool last.
     pub(crate) told_pool: PoolUse,
+    _leading: Leading,
 }
 
 /// The way out for events.
@@ -44,6 +47,7 @@ impl Session {
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<Event>,
         info: WorkerInfo,
+        leading: Leading,
     ) -> Self {
         let (watched, answers) = (events.clone(), events.clone());
         let outlet = Outlet {
@@ -51,7 +55,7 @@ impl Session {
             closed: Box::pin(async move { watched.closed().await }),
             pending: VecDeque::from([Event::Hello(Box::new(info))]),
         };
-        Self { commands, outlet, answers, told_pool: PoolUse::default() }
+        Self { commands, outlet, answers, told_pool: PoolUse::default(), _leading: leading }
     }
 
     /// The next command; `Ready(None)` when the session is over.

@@ -128,6 +128,8 @@ impl Executor {
                 self.shared.snapshots.tell_when_read(snapshot);
                 (FailureKind::Deadline, "the snapshot did not come from disk in time")
             }
+            // The disk's thread has it told when that has a sense.
+            Found::Late => (FailureKind::Deadline, "the snapshot cannot be read just now"),
             Found::Gone => (FailureKind::Peer, "the snapshot is no longer held"),
         };
         if let Some(request) = self.owned(session, key.request) {

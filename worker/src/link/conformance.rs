@@ -179,23 +179,39 @@ pub(crate) fn grpc_rig(inbox_bytes: u64, [sender, receiver]: [Option<Direct>; 2]
     Rig { link, doorbell, inbox, ledger, peer, _keep }
 }
 
+/// A link over gRPC to a worker that is started `with` options, and that worker.
+pub(crate) fn grpc_rig_to(with: impl FnOnce(WorkerOptions) -> WorkerOptions) -> (Rig, Worker) {
+    let (own, theirs) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let (peer, worker) = served(&theirs, with);
+    let (inbox, ledger) = (worker.inbox(), worker.ledger());
+    let (doorbell, fingerprint) = (Arc::<Doorbell>::default(), inbox.fingerprint().to_owned());
+    let link = GrpcLink::open(own.handle(), peer, fingerprint, doorbell.clone(), None);
+    let (link, peer, _keep) = (Box::new(link), Some(theirs), Box::new(own));
+    (Rig { link, doorbell, inbox, ledger, peer, _keep }, worker)
+}
+
 /// A worker that `runtime` serves on a port of its own.
 pub(crate) fn grpc_worker(
     runtime: &Runtime,
     inbox_bytes: u64,
     direct: Option<Direct>,
 ) -> (Peer, Arc<Inbox>, Ledger) {
+    let unled = Duration::MAX; // no coordinator is in these tests
+    let with = |options| WorkerOptions { inbox_bytes, direct, unled, ..options };
+    let (peer, worker) = served(runtime, with);
+    (peer, worker.inbox(), worker.ledger())
+}
+
+fn served(runtime: &Runtime, with: impl FnOnce(WorkerOptions) -> WorkerOptions) -> (Peer, Worker) {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let peer = format!("http://{}", listener.local_addr().unwrap());
     let worker = {
         let _inside = runtime.enter();
         let options = WorkerOptions::new(&peer, LoopbackHub::default());
-        let options = WorkerOptions { inbox_bytes, direct, ..options };
-        Worker::start(tiny_model::tiny(fit().kv), options).unwrap()
+        Worker::start(tiny_model::tiny(fit().kv), with(options)).unwrap()
     };
-    let (inbox, ledger) = (worker.inbox(), worker.ledger());
-    runtime.spawn(serve(worker, listener, std::future::pending()));
-    (Peer(peer), inbox, ledger)
+    runtime.spawn(serve(worker.clone(), listener, std::future::pending()));
+    (Peer(peer), worker)
 }
 
 /// Runs the whole suite; `rig(inbox_bytes)` makes a fresh link to a fresh inbox.

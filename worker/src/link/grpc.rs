@@ -297,6 +297,8 @@ impl Courier {
     /// The open stream, or a new one.
     async fn stream(&mut self) -> Result<&mut Stream, Attempt> {
         let Self { stream, unreached, peer, fingerprint, direct, .. } = self;
+        // Who lost its coordinator for a while has ended it: that is no failure of the devices.
+        stream.take_if(|stream| stream.call.is_over());
         match stream {
             Some(stream) => Ok(stream),
             none => {
@@ -319,7 +321,8 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{Rig, grpc_rig, key, nested, set, suite};
+    use crate::WorkerOptions;
+    use crate::link::conformance::{Rig, grpc_rig, grpc_rig_to, key, nested, set, suite};
     use aqueduct_kernels::{Array, BackendError, Resident};
 
     #[test]
@@ -347,6 +350,37 @@ mod tests {
         assert_eq!((whole.received_bytes, whole.spared_bytes), (memory.bytes() as u64, 0));
         let _entry = rig.ledger.enter(key(0, 0), 0, &before);
         assert_eq!(traffic(&mut rig, 3), whole, "it is not asked again who said so once");
+    }
+
+    #[test]
+    fn a_process_that_no_coordinator_leads_is_out_of_reach() {
+        let (mut rig, worker) = grpc_rig_to(|options| {
+            WorkerOptions { unled: Duration::ZERO, ..options } // as after a long time
+        });
+        let memory = Arc::new(set(9, 1));
+        let check_refused = |rig: &mut Rig, layer: u32| {
+            let deadline = Instant::now() + Duration::from_secs(15);
+            let why = loop {
+                match rig.send(key(1, 0), layer, &memory) {
+                    Outcome::Failed(why) => break why,
+                    // A stream that was open ends in a moment.
+                    Outcome::Delivered if layer > 0 => assert!(Instant::now() < deadline),
+                    outcome => panic!("{outcome:?}"),
+                }
+            };
+            assert!(why.contains("no coordinator") && Instant::now() < deadline, "{why}");
+        };
+        check_refused(&mut rig, 0);
+        assert_eq!(rig.inbox.bytes(), 0);
+        let session = worker.open_session();
+        assert_eq!(rig.send(key(1, 0), 1, &memory), Outcome::Delivered);
+        drop(session);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !worker.led().is_over() {
+            assert!(Instant::now() < deadline, "its device thread sees that a session is over");
+            std::thread::yield_now();
+        }
+        check_refused(&mut rig, 2);
     }
 
     /// Votes on a device that is no more.

@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use aqueduct_core::{Refusal, SnapshotKey, limits};
 
-use super::file::{self, Model};
+use super::file::{self, FileError, Model};
 use super::store::{Job, Store};
 
 const SUFFIX: &str = "snapshot";
@@ -47,15 +47,17 @@ impl Folder {
     }
 
     /// Files with their bytes, the oldest first. Those that bear our name and cannot be used are
-    /// deleted; others are left alone.
+    /// deleted; others are left alone. One that cannot be read just now may be good, and counts.
     pub(super) fn list(&self) -> Vec<(SnapshotKey, u64)> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let mut found: Vec<Found> = entries.filter_map(|entry| self.look(&entry.path())).collect();
+        let mut unread = 0;
+        let look = |entry: fs::DirEntry| self.look(&entry.path(), &mut unread);
+        let mut found: Vec<Found> = entries.filter_map(look).collect();
         found.sort_by_key(|found| (found.modified, found.key));
         found.into_iter().map(|found| (found.key, found.bytes)).collect()
     }
 
-    fn look(&self, path: &Path) -> Option<Found> {
+    fn look(&self, path: &Path, unread: &mut usize) -> Option<Found> {
         let name = path.file_stem()?.to_str()?.parse::<SnapshotKey>();
         match path.extension()?.to_str()? {
             UNFINISHED => {
@@ -67,20 +69,40 @@ impl Folder {
         }
         let key = name.ok()?;
         // Else opening it may wait for ever, as of a pipe that nobody writes to.
-        if !path.is_file() {
+        let Some(metadata) = path.metadata().ok().filter(fs::Metadata::is_file) else {
             tracing::warn!(path = %path.display(), "it is no file: left alone");
             return None;
-        }
-        match file::peek(path, &self.model, &key) {
-            Ok(bytes) => {
-                let modified = path.metadata().and_then(|metadata| metadata.modified());
-                let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
-                Some(Found { modified, key, bytes })
+        };
+        let bytes = match file::peek(path, &self.model, &key) {
+            Ok(bytes) => bytes,
+            Err(error) if error.may_pass() => {
+                tell_unread(path, &error, *unread == 0);
+                *unread += 1;
+                metadata.len()
             }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "a snapshot is deleted");
                 remove(path);
-                None
+                return None;
+            }
+        };
+        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        Some(Found { modified, key, bytes })
+    }
+
+    /// Reads a file for who waits for it. It is deleted only if something is wrong with itself.
+    fn read(&self, store: &Store, (key, bytes): (&SnapshotKey, u64)) {
+        let path = self.path_of(key, SUFFIX);
+        match file::read(&path, &self.model, (key, bytes)) {
+            Ok(snapshot) => store.was_read(key, Some(snapshot)),
+            Err(error) if error.may_pass() => {
+                let is_first = store.not_read(key);
+                tell_unread(&path, &error, is_first);
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a snapshot is deleted");
+                remove(&path);
+                store.was_read(key, None);
             }
         }
     }
@@ -91,6 +113,17 @@ impl Folder {
 
     fn delete(&self, key: &SnapshotKey) {
         remove(&self.path_of(key, SUFFIX));
+    }
+}
+
+/// Says that a file stays that cannot be read just now; where many are so, the first of them.
+fn tell_unread(path: &Path, error: &FileError, is_first: bool) {
+    let path = path.display();
+    if is_first {
+        let what = "a snapshot cannot be read now, and stays; what follows is not told";
+        tracing::warn!(%path, %error, what);
+    } else {
+        tracing::debug!(%path, %error, "a snapshot cannot be read now, and stays");
     }
 }
 
@@ -133,15 +166,7 @@ pub(super) fn run(store: &Arc<Store>, folder: &Folder) {
                 has_failed = written.is_err();
                 store.written(&key, written.is_ok().then_some(bytes.len() as u64));
             }
-            Job::Read(key, bytes) => {
-                let path = folder.path_of(&key, SUFFIX);
-                let found = file::read(&path, &folder.model, (&key, bytes));
-                if let Err(error) = &found {
-                    tracing::warn!(path = %path.display(), %error, "a snapshot is deleted");
-                    remove(&path);
-                }
-                store.was_read(&key, found.ok());
-            }
+            Job::Read(key, bytes) => folder.read(store, (&key, bytes)),
         }
     }
 }
@@ -159,4 +184,35 @@ pub(super) fn within_bounds(
         surplus.push(key);
     }
     (found, surplus)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::link::conformance::fit;
+
+    #[test]
+    fn what_cannot_be_read_at_start_stays_and_what_is_bad_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path(), Model::new("model", fit())).unwrap();
+        let (unread, bad, missing) =
+            (SnapshotKey([1; 32]), SnapshotKey([2; 32]), SnapshotKey([3; 32]));
+        let path = |key: &SnapshotKey| folder.path_of(key, SUFFIX);
+        // Whoever reads it is told EIO, root too.
+        symlink("/proc/self/mem", path(&unread)).unwrap();
+        fs::write(path(&bad), "short").unwrap();
+        assert_eq!(folder.list(), [(unread, 0)]);
+        assert!(path(&unread).is_symlink() && !path(&bad).exists());
+
+        let store = Store::new((1 << 20, Some(1 << 20)), Arc::default());
+        store.found(vec![(unread, 9), (missing, 9)], Vec::new());
+        for _ in 0..3 {
+            folder.read(&store, (&unread, 9));
+        }
+        folder.read(&store, (&missing, 9));
+        assert!(path(&unread).is_symlink());
+        assert_eq!((store.held().count, store.held().disk_bytes), (1, 9), "the other is gone");
+    }
 }

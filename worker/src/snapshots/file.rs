@@ -57,6 +57,16 @@ pub(super) enum FileError {
     Refused(#[from] Refusal),
 }
 
+impl FileError {
+    /// Whether it says nothing of the file itself: no handle or no memory was left, the disk or
+    /// the mount failed, we may not read it. Another try may go better, and what is in the file
+    /// cannot be had again. One that is cut off stays so.
+    pub(super) fn may_pass(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound)
+    }
+}
+
 /// The whole file of `snapshot`.
 pub(super) fn encode(model: &Model, key: &SnapshotKey, snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -310,6 +320,29 @@ mod tests {
         check(with(|bytes| bytes[200] ^= 1), "checksum");
         let few = Snapshot { layers: snapshot().layers[..7].to_vec(), ..snapshot() };
         check(encode(&model(), &KEY, &few), "bytes, not");
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_the_file_itself_is_for_good() {
+        let check = |error: io::Error, want: bool| {
+            let error = FileError::from(error);
+            assert_eq!(error.may_pass(), want, "{error:?}");
+        };
+        // EIO, ENOMEM, EACCES, ENFILE, EMFILE and ESTALE, as Linux has them.
+        for code in [5, 12, 13, 23, 24, 116] {
+            check(io::Error::from_raw_os_error(code), true);
+        }
+        check(io::ErrorKind::OutOfMemory.into(), true);
+        check(io::ErrorKind::NotFound.into(), false);
+        check(io::ErrorKind::UnexpectedEof.into(), false);
+        let wrong = [FileError::Version, FileError::Model, FileError::Name, FileError::Checksum];
+        assert!(!wrong.iter().any(FileError::may_pass));
+        assert!(!FileError::Length { seen: 1, want: 2 }.may_pass());
+        let folder = tempfile::tempdir().unwrap();
+        let missing = peek(&folder.path().join("file"), &model(), &KEY).unwrap_err();
+        assert!(!missing.may_pass(), "{missing}");
+        let elsewhere = read(folder.path(), &model(), (&KEY, 9)).unwrap_err();
+        assert!(elsewhere.may_pass(), "a folder in its place: {elsewhere}");
     }
 
     proptest! {

@@ -81,28 +81,43 @@ pub(crate) enum Found {
     Here(Arc<Snapshot>),
     /// On disk; the doorbell rings when it is there, or found to be gone.
     Coming(Coming),
-    /// Nowhere; or where too many others are waited for, and then that it is here is told anew.
+    /// On disk, where it cannot be read just now, or too many others are waited for. That it is
+    /// here is told anew.
+    Late,
+    /// Nowhere.
     Gone,
 }
+
+/// Why a snapshot that was asked for does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It is on disk, and cannot be read just now.
+    NotNow,
+    /// It is nowhere.
+    Gone,
+}
+
+/// How reading a snapshot went.
+type Told = Result<Arc<Snapshot>, Absent>;
 
 /// A snapshot that is being read, for as long as somebody waits for it.
 #[derive(Debug)]
 pub(crate) struct Coming {
-    told: Receiver<Option<Arc<Snapshot>>>,
+    told: Receiver<Told>,
     _wanted: Arc<()>,
 }
 
 /// Where it is told how reading went.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    told: SyncSender<Option<Arc<Snapshot>>>,
+    told: SyncSender<Told>,
     wanted: Weak<()>,
 }
 
 impl Teller {
     /// Tells it, once.
-    pub(crate) fn tell(self, snapshot: Option<Arc<Snapshot>>) {
-        let _ = self.told.send(snapshot); // who asked may be gone
+    pub(crate) fn tell(self, told: Result<Arc<Snapshot>, Absent>) {
+        let _ = self.told.send(told); // who asked may be gone
     }
 
     fn is_wanted(&self) -> bool {
@@ -119,17 +134,27 @@ impl Coming {
         (teller, Self { told: coming, _wanted: wanted })
     }
 
-    /// How it went, if that is known in time.
-    fn wait(self, deadline: Duration) -> Option<Arc<Snapshot>> {
-        self.told.recv_timeout(deadline).ok().flatten()
+    /// How it went; it is gone for who wants no longer to know.
+    fn wait(self, deadline: Duration) -> Found {
+        self.told.recv_timeout(deadline).unwrap_or(Err(Absent::Gone)).into()
     }
 
     /// How it went, or itself if it is not there yet.
     pub(crate) fn poll(self) -> Found {
         match self.told.try_recv() {
-            Ok(Some(snapshot)) => Found::Here(snapshot),
+            Ok(told) => told.into(),
             Err(TryRecvError::Empty) => Found::Coming(self),
-            Ok(None) | Err(TryRecvError::Disconnected) => Found::Gone,
+            Err(TryRecvError::Disconnected) => Found::Gone,
+        }
+    }
+}
+
+impl From<Told> for Found {
+    fn from(told: Told) -> Self {
+        match told {
+            Ok(snapshot) => Self::Here(snapshot),
+            Err(Absent::NotNow) => Self::Late,
+            Err(Absent::Gone) => Self::Gone,
         }
     }
 }

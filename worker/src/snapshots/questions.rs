@@ -83,14 +83,17 @@ impl Curator {
     }
 
     fn find(&self, key: &SnapshotKey) -> Result<Arc<Snapshot>, Declined> {
-        match self.store.restore(key) {
-            Found::Here(snapshot) => Some(snapshot),
+        let found = match self.store.restore(key) {
             Found::Coming(coming) => {
                 coming.wait(Duration::from_millis(limits::SNAPSHOT_READ_DEADLINE_MS))
             }
-            Found::Gone => None,
+            found => found,
+        };
+        match found {
+            Found::Here(snapshot) => Ok(snapshot),
+            Found::Late => Err(Declined::Refused("it cannot be read from disk just now".into())),
+            Found::Coming(_) | Found::Gone => Err(Declined::Gone),
         }
-        .ok_or(Declined::Gone)
     }
 
     fn export(&self, key: SnapshotKey, start: u64) -> Result<FilePart, Declined> {
@@ -208,6 +211,22 @@ mod tests {
         });
         assert!(first.is_ok());
         assert_eq!(first, second);
+    }
+
+    #[test]
+    fn who_asks_for_a_file_that_cannot_be_read_now_is_not_told_that_it_is_gone() {
+        let store = Arc::new(Store::new((u64::MAX, Some(u64::MAX)), Arc::default()));
+        store.found(vec![(KEY, 1)], Vec::new());
+        let curator = Curator::new(store.clone(), file::Model::new("model", fit()));
+        let answer = thread::scope(|scope| {
+            let asked = scope.spawn(|| curator.export(KEY, 0));
+            assert!(matches!(store.next_job(), Some(Job::Read(..))));
+            store.not_read(&KEY);
+            asked.join().unwrap()
+        });
+        let Err(Declined::Refused(why)) = answer else { panic!("{answer:?}") };
+        assert!(why.contains("just now"), "{why}");
+        assert_eq!(store.list(&KEY, 1)[0].disk_bytes, 1, "it stays");
     }
 
     #[test]

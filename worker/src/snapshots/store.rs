@@ -2,6 +2,7 @@
 
 mod jobs;
 mod shrink;
+mod unread;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use aqueduct_core::ask::{Declined, SnapshotHeld};
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::{SnapshotKey, SnapshotsHeld, limits};
 
-use super::{Found, Snapshot};
+use super::{Absent, Found, Snapshot, Told};
 use crate::doorbell::Doorbell;
 use jobs::DiskState;
 pub(super) use jobs::Job;
@@ -115,7 +116,7 @@ impl Store {
                 return Found::Gone;
             }
         }
-        let Some(coming) = state.disk.ask(*key) else { return Found::Gone };
+        let Some(coming) = state.disk.ask(*key) else { return Found::Late };
         drop(state);
         self.work.notify_one();
         Found::Coming(coming)
@@ -222,6 +223,9 @@ impl Store {
             if state.disk.stopped {
                 return None;
             }
+            if state.tell_unread(Instant::now()) {
+                self.doorbell.ring();
+            }
             let asked = state.disk.reads.len();
             let job = state.next_job();
             if state.disk.reads.len() < asked {
@@ -231,7 +235,7 @@ impl Store {
             if let Some(job) = job {
                 return Some(job);
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait_for_work(state);
         }
     }
 
@@ -245,7 +249,7 @@ impl Store {
         self.doorbell.ring();
     }
 
-    /// How reading went; a file that could not be read is gone.
+    /// How reading went; a file that is not good is gone.
     pub(super) fn was_read(&self, key: &SnapshotKey, snapshot: Option<Snapshot>) {
         let mut state = self.lock();
         let snapshot = snapshot.map(Arc::new);
@@ -261,11 +265,8 @@ impl Store {
             Some(_) => {}
             None => state.set_file(key, None),
         }
-        let waiting = std::mem::take(&mut state.disk.reads).into_iter();
-        let (answered, others): (VecDeque<_>, _) = waiting.partition(|(asked, _)| asked == key);
-        state.disk.reads = others;
-        answered.into_iter().for_each(|(_, teller)| teller.tell(snapshot.clone()));
-        state.admit_refused();
+        state.disk.unread.remove(key);
+        state.answer(key, &snapshot.ok_or(Absent::Gone));
         drop(state);
         self.doorbell.ring();
     }
@@ -291,6 +292,15 @@ impl State {
             self.exact_bytes += if entry.is_exact { entry.bytes } else { 0 };
             entry.memory = Some(snapshot);
         }
+    }
+
+    /// Tells all who wait for a file how reading it went.
+    fn answer(&mut self, key: &SnapshotKey, told: &Told) {
+        let waiting = std::mem::take(&mut self.disk.reads).into_iter();
+        let (answered, others): (VecDeque<_>, _) = waiting.partition(|(asked, _)| asked == key);
+        self.disk.reads = others;
+        answered.into_iter().for_each(|(_, teller)| teller.tell(told.clone()));
+        self.admit_refused();
     }
 
     fn touch(&mut self, key: &SnapshotKey) {
@@ -320,6 +330,7 @@ impl State {
     /// The entry's file has so many bytes now, or is none.
     fn set_file(&mut self, key: &SnapshotKey, bytes: Option<u64>) {
         let Some(entry) = self.entries.get_mut(key) else { return };
+        self.disk.unread.remove(key);
         let before = std::mem::replace(&mut entry.file_bytes, bytes);
         self.disk_bytes = self.disk_bytes - before.unwrap_or(0) + bytes.unwrap_or(0);
         self.drop_if_gone(key);
@@ -380,7 +391,7 @@ mod tests {
     fn here(found: Found) -> Option<Arc<Snapshot>> {
         match found {
             Found::Here(snapshot) => Some(snapshot),
-            Found::Coming(_) | Found::Gone => None,
+            Found::Coming(_) | Found::Late | Found::Gone => None,
         }
     }
 
@@ -535,7 +546,7 @@ mod tests {
         let store = restarted(200);
         let ask = |byte| match store.restore(&key(byte)) {
             Found::Coming(coming) => coming,
-            Found::Here(_) | Found::Gone => panic!("{byte} is on disk"),
+            found => panic!("{byte} is on disk: {found:?}"),
         };
         let coming: Vec<Coming> = (0..200).map(ask).collect();
         for (byte, coming) in (0..200u8).zip(coming) {
@@ -559,7 +570,7 @@ mod tests {
         let store = restarted(3);
         let waiting: Vec<Found> = (0..READS_MAX).map(|_| store.restore(&key(0))).collect();
         assert!(waiting.iter().all(|found| matches!(found, Found::Coming(_))));
-        assert!(matches!(store.restore(&key(1)), Found::Gone));
+        assert!(matches!(store.restore(&key(1)), Found::Late));
         assert!(store.news().is_empty(), "who heard it now would be refused again");
         let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
         store.was_read(&asked, Some(snapshot(0)));
@@ -578,6 +589,41 @@ mod tests {
         assert!(store.hangs_at().is_some_and(|at| at > Instant::now()), "it is at it");
         store.was_read(&asked, Some(snapshot(0)));
         assert_eq!(store.news()[0].kept, [key(1)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_now_stays_and_is_told_again_later_each_time() {
+        let store = restarted(2);
+        let fail = |byte: u8| {
+            let Found::Coming(coming) = store.restore(&key(byte)) else { panic!("on disk") };
+            let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+            let is_first = store.not_read(&asked);
+            assert!(matches!(coming.poll(), Found::Late), "there is an answer each time");
+            is_first
+        };
+        let mut pauses = Vec::new();
+        for idx in 0..9 {
+            assert_eq!(fail(0), idx == 0, "it is worth a word once");
+            assert!(store.news().is_empty(), "or it would be tried again and again");
+            let due = store.lock().unread_due().expect("it is told in the end");
+            pauses.push(due.saturating_duration_since(Instant::now()).as_secs());
+            assert!(!store.lock().tell_unread(due - Duration::from_secs(1)));
+            assert!(store.lock().tell_unread(due));
+            assert_eq!(
+                (store.news()[0].kept.clone(), store.lock().unread_due()),
+                (keys(&[0]), None)
+            );
+        }
+        assert!(pauses.is_sorted() && pauses[1] > pauses[0] && pauses[8] < 3_600, "{pauses:?}");
+        assert!(!fail(1), "nor is another beside it");
+        assert_eq!((store.held().count, store.held().disk_bytes), (2, 20));
+        store.evict(&key(1)).unwrap();
+        let Found::Coming(coming) = store.restore(&key(0)) else { panic!("on disk") };
+        let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+        store.was_read(&asked, Some(snapshot(0)));
+        assert_eq!(here(coming.poll()).as_deref(), Some(&snapshot(0)), "it passed");
+        assert!(store.lock().disk.unread.is_empty());
+        assert!(store.not_read(&key(1)) && store.lock().disk.unread.is_empty(), "it is evicted");
     }
 
     #[test]

@@ -264,6 +264,28 @@ async fn a_restart_goes_on_from_disk_with_the_same_bits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_read_now_is_there_when_it_can() {
+    let (folder, file, _) = kept_on_disk().await;
+    let mut member = keeper(folder.path()).await;
+    assert_eq!(news_of(&mut member).await.kept, [NAME]);
+    // Whoever reads a folder is refused by the system, and nothing is wrong with the file.
+    let aside = folder.path().join("aside");
+    fs::rename(&file, &aside).unwrap();
+    fs::create_dir(&file).unwrap();
+    for request in [2, 3] {
+        restore(&member, &job(request), 2, &member).await;
+        let late = (job(request).key(2, 0), FailureKind::Deadline);
+        assert_eq!(member.failure().await, late, "there is an answer each time");
+    }
+    let held = member.worker.snapshots();
+    assert_eq!((held.count, held.disk_bytes), (1, fs::metadata(&aside).unwrap().len()));
+    fs::remove_dir(&file).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    restore(&member, &job(4), 2, &member).await;
+    finish(&mut member, job(4).key(2, 0), &mut Answer::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_file_is_never_used() {
     let (folder, file, _) = kept_on_disk().await;
     let mut bytes = fs::read(&file).unwrap();

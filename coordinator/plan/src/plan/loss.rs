@@ -84,12 +84,13 @@ impl Plan {
             return;
         }
         let snapshot = request.snapshot(key.chunk_idx as usize).filter(|_| is_own);
-        snapshot.iter().for_each(|snapshot| self.snapshots.dropped(worker, *snapshot));
         let is_late = kind == FailureKind::Deadline && snapshot.is_some();
         if is_late && request.job.resumes {
-            // It is there, and only there: whoever asks again may find that it is read.
+            // It is there, and only there: whoever asks again may find that it is read. Were it
+            // not known any more, they would hear that it is lost.
             return self.fail(key.request, Failure::Unavailable(why));
         }
+        snapshot.iter().for_each(|snapshot| self.snapshots.dropped(worker, *snapshot));
         let is_shard_gone = snapshot.is_some() && request.is_sharded();
         match (kind, unreached) {
             (FailureKind::Peer | FailureKind::Deadline, None) if is_shard_gone => {

@@ -13,15 +13,20 @@ use crate::{LoopbackHub, Worker, WorkerOptions, serve, tiny_model};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// A worker behind `address`, on a runtime of its own.
+/// A worker behind `address`, on a runtime of its own. No coordinator is in these tests.
 pub(super) fn worker_at(address: &str) -> (Runtime, Worker, String) {
+    worker_with(address, Duration::MAX)
+}
+
+/// The same, which answers for so long though no coordinator leads it.
+fn worker_with(address: &str, unled: Duration) -> (Runtime, Worker, String) {
     let theirs = Runtime::new().unwrap();
     let listener = theirs.block_on(TcpListener::bind(address)).unwrap();
     let peer = format!("http://{}", listener.local_addr().unwrap());
     let worker = {
         let _inside = theirs.enter();
         let options = WorkerOptions::new(&peer, LoopbackHub::default());
-        Worker::start(tiny_model::tiny(fit().kv), options).unwrap()
+        Worker::start(tiny_model::tiny(fit().kv), WorkerOptions { unled, ..options }).unwrap()
     };
     theirs.spawn(serve(worker.clone(), listener, std::future::pending()));
     (theirs, worker, peer)
@@ -55,6 +60,18 @@ fn a_peer_that_is_gone_is_lost_at_the_deadline() {
     rig.send(1, ask, WireDtype::F32, Duration::from_millis(200));
     let lost = rig.wait(1).remove(&1).unwrap().reply;
     assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
+}
+
+#[test]
+fn a_process_that_no_coordinator_leads_is_out_of_reach() {
+    let (_theirs, worker, peer) = worker_with("127.0.0.1:0", Duration::ZERO);
+    let (_own, mut rig) = link_to(peer, &worker, None);
+    let ask = Ask::Keys { place: place(0, 2, dense()) };
+    rig.put(ask.place(), 4);
+    rig.send(1, ask, WireDtype::F32, Duration::from_secs(20));
+    let lost = rig.wait(1).remove(&1).unwrap().reply;
+    let Err(CallError::Lost(why)) = &lost else { panic!("{lost:?}") };
+    assert!(why.contains("no coordinator") && !why.ends_with("deadline"), "{why}");
 }
 
 #[test]

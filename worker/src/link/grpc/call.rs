@@ -51,6 +51,11 @@ impl Call {
         Ok((Self { frames, answers: response.into_inner() }, bond))
     }
 
+    /// Whether the peer has ended it, though nothing was said meanwhile.
+    pub(super) fn is_over(&self) -> bool {
+        self.frames.is_closed()
+    }
+
     /// Sends a set's frames, a window at a time, and returns the first verdict that is not OK,
     /// or OK when all are taken.
     pub(super) async fn send_set(

@@ -1,13 +1,14 @@
 //! What the disk's thread is to do, in which order.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::{SnapshotKey, limits};
 
 use super::State;
-use crate::snapshots::{Coming, Snapshot, Teller};
+use super::unread::Unread;
+use crate::snapshots::{Absent, Coming, Snapshot, Teller};
 
 /// Who may wait for something to be read: as many as requests are remembered.
 pub(super) const READS_MAX: usize = limits::WORKER_REQUESTS_MAX;
@@ -26,6 +27,8 @@ pub(super) struct DiskState {
     /// What was asked for while as many waited as may, or came too late. That it is here is told
     /// when the disk has gone on: before, it would be asked for in vain again and again.
     pub(super) refused: BTreeSet<SnapshotKey>,
+    /// Files that could not be read for a reason that may pass.
+    pub(super) unread: BTreeMap<SnapshotKey, Unread>,
     /// In the order in which they were kept; some may be gone.
     pub(super) unwritten: VecDeque<SnapshotKey>,
     pub(super) writing: Option<SnapshotKey>,
@@ -62,7 +65,7 @@ impl State {
                 return Some(Job::Read(*key, bytes));
             }
             if let Some((_, teller)) = self.disk.reads.pop_front() {
-                teller.tell(here);
+                teller.tell(here.ok_or(Absent::Gone));
             }
         }
         self.admit_refused();

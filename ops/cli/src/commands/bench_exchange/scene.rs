@@ -244,7 +244,10 @@ async fn start(
         None => format!("local://w{idx}"),
         Some(listener) => format!("http://{}", listener.local_addr()?),
     };
-    let worker = Worker::start(model.clone(), WorkerOptions::new(name.clone(), hub.clone()))?;
+    // No coordinator is in this: whoever asks is answered all the same.
+    let options = WorkerOptions::new(name.clone(), hub.clone());
+    let options = WorkerOptions { unled: Duration::MAX, ..options };
+    let worker = Worker::start(model.clone(), options)?;
     if let Some(listener) = listener {
         // Until the process ends.
         servers.spawn(aqueduct_worker::serve(worker.clone(), listener, std::future::pending()));
