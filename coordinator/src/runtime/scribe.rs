@@ -3,13 +3,15 @@
 //! requests under way, because none is accepted before it was written down.
 
 pub(crate) mod accepted;
+mod clock;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
 use aqueduct_journal::{AppendError, Journal, Misfit, Unable};
+pub(crate) use clock::Clock;
 use tokio::sync::{mpsc, oneshot};
 
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
@@ -42,6 +44,7 @@ pub(crate) struct Scribe {
     journal: Journal,
     /// In which it writes; `None`: in any. What is left of a term that is over is written in none.
     term: Option<u64>,
+    clock: Clock,
     notes: Vec<Note>,
     /// Tokens that wait for others, by request and completion.
     drawn: BTreeMap<(RequestId, u32), Batch>,
@@ -53,16 +56,26 @@ pub(crate) struct Scribe {
 
 impl Scribe {
     /// One that says to `written` what came of it.
-    pub(crate) fn new(journal: Journal, term: Option<u64>, written: mpsc::Sender<Written>) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        (term, clock): (Option<u64>, Clock),
+        written: mpsc::Sender<Written>,
+    ) -> Self {
         Self {
             journal,
             term,
+            clock,
             notes: Vec::new(),
             drawn: BTreeMap::new(),
             due: None,
             is_writing: false,
             written,
         }
+    }
+
+    /// What time it is for what is written down.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// A request is accepted as soon as `reply` says so.
@@ -97,7 +110,8 @@ impl Scribe {
     }
 
     fn note(&mut self, request: RequestId, kind: RecordKind, reply: Option<Reply>) {
-        self.notes.push(Note { record: Record { request, at_ms: now_ms(), kind }, reply });
+        let record = Record { request, at_ms: self.clock.now_ms(), kind };
+        self.notes.push(Note { record, reply });
         self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
     }
 
@@ -168,12 +182,6 @@ impl Scribe {
         self.due = None;
         std::mem::take(&mut self.notes)
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Adds `notes` in their order. From the first that is to be written once more all are: what is
