@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
 use aqueduct_core::work::Emitted;
 use aqueduct_core::{Refusal, RequestId, WorkerId};
-use aqueduct_journal::{AppendError, Journal, Misfit};
+use aqueduct_journal::{AppendError, Journal, Misfit, Unable};
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ use super::super::keeping::{Found, Interrupted};
 use super::super::live::{Asked, Live};
 use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::{failed, of_submission, overdue, to_submission};
-use super::super::scribe::{Scribe, Written};
+use super::super::scribe::{Scribe, Written, heard};
 use super::super::{ModelInfo, keeping};
 use super::EventLoop;
 use super::attach::retell;
@@ -184,14 +184,14 @@ impl EventLoop {
         live.is_kept = true;
         let (sender, written) = oneshot::channel();
         scribe.accepted(request, accepted, sender);
-        let retry_after = self.config.retry_after;
+        let (lead, retry_after) = (scribe.lead(), self.config.retry_after);
         tokio::spawn(async move {
-            let answer = match written.await {
-                Ok(Ok(())) => Ok(request),
-                Ok(Err(error)) => Err(unwritten(error, retry_after)),
-                Err(_) => Err(unwritten(AppendError::Ended, retry_after)),
-            };
-            drop(reply.send(answer));
+            let heard = heard(written, lead).await;
+            if let Err(error) = &heard {
+                tracing::debug!(%request, %error, "a request was not written down");
+            }
+            let answer = heard.map(|()| request);
+            drop(reply.send(answer.map_err(|error| unwritten(error, retry_after))));
         });
     }
 
@@ -266,6 +266,8 @@ fn unwritten(error: AppendError, retry_after: Duration) -> RequestError {
             let bound = "fewer, of so many choices with so many logprobs, to be written down";
             Refusal::new("max_tokens", "that many", bound).into()
         }
+        // Whoever leads next takes it; whether it was written after all, a name that it has tells.
+        AppendError::Lost | AppendError::Unable(Unable::NotLeading) => RequestError::Stopping,
         error => RequestError::Unavailable(format!("the request was not written down: {error}")),
     }
 }
@@ -279,7 +281,7 @@ fn is_finished(kept: &Kept) -> bool {
 mod tests {
     use aqueduct_core::journal::{Record, RecordKind};
     use aqueduct_core::{KvDtype, Telling};
-    use aqueduct_journal::{Options, Standing, Unable};
+    use aqueduct_journal::{Options, Standing};
     use tempfile::TempDir;
 
     use super::super::super::ids::Ids;
@@ -347,12 +349,15 @@ mod tests {
         for error in [
             AppendError::Deadline(retry_after),
             AppendError::Ended,
-            AppendError::Lost,
             AppendError::Unable(Unable::Busy),
             AppendError::Misfit(Misfit::KeyKnown),
         ] {
             let told = told(error);
             assert!(matches!(told, RequestError::Unavailable(_)), "{told:?}");
+        }
+        // A lead that is lost takes nothing away: another member goes on.
+        for error in [AppendError::Lost, AppendError::Unable(Unable::NotLeading)] {
+            assert_eq!(told(error), RequestError::Stopping);
         }
     }
 }
