@@ -68,7 +68,7 @@ pub(crate) fn no_vocabulary() -> Refusal {
 impl Coordinator {
     /// From now on requests are written down before they are accepted, and so are their tokens.
     /// Those that were under way when the journal was written last go on, under their ids, as
-    /// soon as there is a worker: so many are they.
+    /// soon as there is a worker, but for what nobody can come back to: so many are they all.
     ///
     /// # Errors
     /// The journal, or this coordinator, has ended.

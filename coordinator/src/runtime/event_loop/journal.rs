@@ -36,7 +36,22 @@ impl EventLoop {
         self.interrupted = live;
         self.keeping = Some(keeping);
         self.drain_those(drained);
+        if term.is_none() {
+            self.end_unreadable();
+        }
         self.resume_soon();
+    }
+
+    /// Ends what nobody can come back to: its callers were lost with the last coordinator, and no
+    /// other one has them, as one of a group might.
+    fn end_unreadable(&mut self) {
+        let is_lost = |it: &mut Interrupted| !it.kept.accepted.telling.resumable;
+        let lost: Vec<_> = self.interrupted.extract_if(.., is_lost).collect();
+        for Interrupted { request, kept, .. } in lost {
+            let finished = is_finished(&kept);
+            let outcome = if finished { Outcome::Finished } else { Outcome::Cancelled };
+            self.end_interrupted(request, kept.accepted.choices, None, outcome);
+        }
     }
 
     /// Where requests are written down, if they are.
@@ -313,6 +328,22 @@ mod tests {
         let (mut event_loop, ..) = seated(&Config::default(), shown, Ids::of(0));
         event_loop.keep(Found::read(keeping, term).await.unwrap());
         (event_loop, folder)
+    }
+
+    #[tokio::test]
+    async fn what_nobody_can_come_back_to_goes_on_only_where_another_member_may_have_its_caller() {
+        let accepted = Accepted { max_tokens: 1, ..Accepted::of("same", vec![1; 40]) };
+        for (telling, term, waits) in [
+            (Telling::default(), None, false),
+            (resumable(), None, true),
+            (Telling::default(), Some(1), true),
+        ] {
+            let accepted = Accepted { telling: telling.clone(), ..accepted.clone() };
+            let (it, _folder) = found(accepted, term).await;
+            assert_eq!(it.interrupted.len(), usize::from(waits), "{telling:?} {term:?}");
+            // Then that is written down.
+            assert_eq!(it.scribe.and_then(|scribe| scribe.due()).is_some(), !waits);
+        }
     }
 
     /// By the clock of this machine all of them are over, since 1970.
