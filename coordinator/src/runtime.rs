@@ -213,7 +213,10 @@ impl Coordinator {
         })?;
         self.workers_come(&office).await;
         let Some(model) = self.cluster.borrow().model.clone() else {
-            return Err(RequestError::Unavailable("no worker has connected yet".into()));
+            // A term that is over has taken its workers along.
+            let is_over = office.inbound.is_closed();
+            let why = || RequestError::Unavailable("no worker has connected yet".into());
+            return Err(if is_over { RequestError::Stopping } else { why() });
         };
         let asked = Asked::of(submission, model, &self.config)?;
         let mailbox = Arc::new(Mailbox::new(office.wished.clone()));

@@ -180,6 +180,14 @@ impl Journal {
         self.on_node(|node| node.members()).await
     }
 
+    /// What time it is by the journal, as [`Node::clock_ms`] has it.
+    ///
+    /// # Errors
+    /// The journal has ended, or its disk takes its time.
+    pub async fn clock_ms(&self) -> Result<Option<u64>, AppendError> {
+        self.on_node(|node| node.clock_ms()).await
+    }
+
     /// What `act` makes of the node between two pieces of its work.
     async fn on_node<T: Send + 'static>(
         &self,
@@ -268,11 +276,13 @@ impl<T: Transport> Keeper<T> {
             let standing = self.node.standing();
             self.standing.send_if_modified(|shown| std::mem::replace(shown, standing) != standing);
             tokio::select! {
-                _ = ticks.tick() => self.node.tick(self.started.elapsed().as_millis() as u64),
+                _ = ticks.tick() => {}
                 count = asks.recv_many(&mut together, ASKS_MAX) => if count == 0 {
                     return Ok(());
                 },
             }
+            // First, however long the disk took: what has come is told of now.
+            self.node.tick(self.started.elapsed().as_millis() as u64);
             together.drain(..).for_each(|ask| self.take(ask));
         }
     }

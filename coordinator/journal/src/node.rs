@@ -2,6 +2,7 @@
 //! messages and records, and carries out its [`Work`], in order: write, then send.
 
 mod births;
+mod clock;
 mod leaving;
 mod newborn;
 mod others;
@@ -148,6 +149,8 @@ pub struct Node {
     /// How long an election is put off.
     patience: Patience,
     ticked_ms: Option<u64>,
+    /// By the journal.
+    clock_ms: Option<u64>,
     /// When others were heard last.
     heard_ms: BTreeMap<u64, u64>,
     births: Births,
@@ -194,10 +197,12 @@ impl Node {
             since,
             patience: Patience::new(seed),
             ticked_ms: None,
+            clock_ms: None,
             heard_ms: BTreeMap::new(),
             births: Births::default(),
             newborn: saved.is_newborn.then(Newborn::default),
         };
+        node.hear_time();
         if node.options.identity.is_alone() {
             node.raw.campaign()?;
         }
@@ -237,6 +242,7 @@ impl Node {
             return;
         }
         self.ticked_ms = Some(ticked_ms + ticks * TICK_MS);
+        self.pass_time(ticks);
         (0..ticks.min(CATCH_UP_TICKS)).for_each(|_| self.tick_once());
     }
 
@@ -317,6 +323,7 @@ impl Node {
         self.state = State::decode(self.options.bounds, &snapshot.data)?;
         let metadata = snapshot.get_metadata();
         self.applied = Point { index: metadata.index, term: metadata.term };
+        self.hear_time();
         self.since = Volume::default();
         let frozen = Frozen { point: self.applied, data: snapshot.data.clone() };
         let cut = Cut { point: self.applied, all: true };
@@ -342,6 +349,7 @@ impl Node {
         let record = Record::try_from(wire).map_err(|refusal| broken(refusal.to_string()))?;
         let request = record.request;
         let result = self.state.apply(record);
+        self.hear_time();
         Ok(Some(Applied { ticket: Ticket { index, term }, request, result }))
     }
 

@@ -121,6 +121,11 @@ impl State {
         self.requests.keys().next_back().copied()
     }
 
+    /// The latest time that a record was written at, in milliseconds since 1970; 0: there is none.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
     /// About how much memory all of it takes.
     pub fn bytes(&self) -> u64 {
         self.live_bytes + self.ended_bytes

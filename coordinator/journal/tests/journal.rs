@@ -82,6 +82,22 @@ async fn a_coordinator_that_is_alone_finds_again_what_it_wrote() {
     assert_eq!(late, Err(AppendError::Misfit(Misfit::Over)));
 }
 
+#[tokio::test]
+async fn time_goes_on_where_it_was_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = alone(folder.path()).await;
+    assert_eq!(journal.clock_ms().await, Ok(None));
+    journal.append(Record { at_ms: 1_000, ..record(7, accepted()) }).await.unwrap();
+    let soon = |now_ms: Option<u64>| now_ms.is_some_and(|now_ms| (1_000..60_000).contains(&now_ms));
+    assert!(soon(journal.clock_ms().await.unwrap()));
+    ended(journal).await;
+    let journal = alone(folder.path()).await;
+    let now_ms = journal.clock_ms().await.unwrap();
+    assert!(soon(now_ms), "{now_ms:?}");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(journal.clock_ms().await.unwrap() > now_ms, "it stands still");
+}
+
 /// Whoever writes has much to write when its disk was slow.
 #[tokio::test]
 async fn many_records_at_once_are_added_in_their_order() {

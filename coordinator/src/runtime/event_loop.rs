@@ -160,9 +160,8 @@ impl EventLoop {
                 }
             }
         }
-        // Who does not lead adds nothing.
-        if let Some(scribe) = self.scribe.filter(|_| as_wished) {
-            scribe.finish(&mut inputs.written).await;
+        if let Some(scribe) = self.scribe {
+            scribe.end(as_wished, &mut inputs.written).await;
         }
         let left = self.live.into_values().filter_map(Live::leave).collect();
         self.claims.end();

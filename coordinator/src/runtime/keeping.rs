@@ -9,6 +9,7 @@ use aqueduct_journal::{AppendError, Journal, Standing};
 
 use super::Coordinator;
 use super::event_loop::Inbound;
+use super::scribe::Clock;
 use crate::keys::{Keys, Permit};
 use crate::peers::Group;
 
@@ -40,6 +41,8 @@ pub(crate) struct Found {
     pub(crate) keeping: Keeping,
     /// In which it may be written; `None`: in any.
     pub(crate) term: Option<u64>,
+    /// What time it is for what is in it.
+    pub(crate) clock: Clock,
     /// What was under way.
     pub(crate) live: Vec<Interrupted>,
     /// The largest id in it.
@@ -65,7 +68,7 @@ pub(crate) fn no_vocabulary() -> Refusal {
 impl Coordinator {
     /// From now on requests are written down before they are accepted, and so are their tokens.
     /// Those that were under way when the journal was written last go on, under their ids, as
-    /// soon as there is a worker: so many are they.
+    /// soon as there is a worker, but for what nobody can come back to: so many are they all.
     ///
     /// # Errors
     /// The journal, or this coordinator, has ended.
@@ -91,12 +94,13 @@ impl Found {
             (live.collect::<Vec<_>>(), state.last_request(), drained)
         });
         let (live, last, drained) = read.await?;
+        let clock = Clock::new(keeping.journal.clock_ms().await?, term.is_none());
         let with_permit = |(request, kept): (RequestId, Kept)| {
             let holder = &kept.accepted.telling.holder;
             let permit = keeping.keys.as_ref().and_then(|keys| keys.go_on(holder));
             Interrupted { request, kept, permit }
         };
         let live = live.into_iter().map(with_permit).collect();
-        Ok(Self { keeping, term, live, last, drained })
+        Ok(Self { keeping, term, clock, live, last, drained })
     }
 }

@@ -3,14 +3,16 @@
 //! requests under way, because none is accepted before it was written down.
 
 pub(crate) mod accepted;
+mod clock;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
-use aqueduct_journal::{AppendError, Journal, Misfit, Unable};
-use tokio::sync::{mpsc, oneshot};
+use aqueduct_journal::{AppendError, Journal, Misfit, Standing, Unable};
+pub(crate) use clock::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
 const TOGETHER: Duration = Duration::from_millis(20);
@@ -27,6 +29,10 @@ pub(crate) struct Note {
     reply: Option<Reply>,
 }
 
+/// How the journal stands, and in which term it must lead for something to be written; `None`: no
+/// other member could lead.
+pub(crate) type Lead = (watch::Receiver<Standing>, Option<u64>);
+
 /// What came of writing.
 #[derive(Debug)]
 pub(crate) enum Written {
@@ -42,6 +48,7 @@ pub(crate) struct Scribe {
     journal: Journal,
     /// In which it writes; `None`: in any. What is left of a term that is over is written in none.
     term: Option<u64>,
+    clock: Clock,
     notes: Vec<Note>,
     /// Tokens that wait for others, by request and completion.
     drawn: BTreeMap<(RequestId, u32), Batch>,
@@ -53,16 +60,31 @@ pub(crate) struct Scribe {
 
 impl Scribe {
     /// One that says to `written` what came of it.
-    pub(crate) fn new(journal: Journal, term: Option<u64>, written: mpsc::Sender<Written>) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        (term, clock): (Option<u64>, Clock),
+        written: mpsc::Sender<Written>,
+    ) -> Self {
         Self {
             journal,
             term,
+            clock,
             notes: Vec::new(),
             drawn: BTreeMap::new(),
             due: None,
             is_writing: false,
             written,
         }
+    }
+
+    /// What time it is for what is written down.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// On what it depends that something is written.
+    pub(crate) fn lead(&self) -> Lead {
+        (self.journal.standing(), self.term)
     }
 
     /// A request is accepted as soon as `reply` says so.
@@ -97,7 +119,8 @@ impl Scribe {
     }
 
     fn note(&mut self, request: RequestId, kind: RecordKind, reply: Option<Reply>) {
-        self.notes.push(Note { record: Record { request, at_ms: now_ms(), kind }, reply });
+        let record = Record { request, at_ms: self.clock.now_ms(), kind };
+        self.notes.push(Note { record, reply });
         self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
     }
 
@@ -139,9 +162,19 @@ impl Scribe {
         self.due = Some(Instant::now() + TOGETHER);
     }
 
-    /// Waits for what is being written, of which `written` hears, and writes what is left, because
-    /// nothing more will come.
-    pub(crate) async fn finish(mut self, written: &mut mpsc::Receiver<Written>) {
+    /// Nothing more will come. Who does not lead adds nothing: only if it `may_write` does it write
+    /// what is left. `written` hears of what is being written.
+    pub(crate) async fn end(self, may_write: bool, written: &mut mpsc::Receiver<Written>) {
+        if may_write {
+            return self.finish(written).await;
+        }
+        // What is lost is the lead, not the journal, where another member may have it.
+        let why = self.term.map_or(AppendError::Ended, |_| AppendError::Lost);
+        self.notes.into_iter().for_each(|note| note.answer(Err(why.clone())));
+    }
+
+    /// Waits for what is being written, of which `written` hears, and writes what is left.
+    async fn finish(mut self, written: &mut mpsc::Receiver<Written>) {
         if self.is_writing
             && let Some(Written::Done(again)) = written.recv().await
         {
@@ -170,10 +203,35 @@ impl Scribe {
     }
 }
 
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+impl Note {
+    fn answer(self, result: Result<(), AppendError>) {
+        if let Some(reply) = self.reply {
+            drop(reply.send(result)); // whoever waited may be gone
+        }
+    }
+}
+
+/// What came of a record of which `written` hears. While the lead is there it is waited for; where
+/// it is lost first, whoever waits is not kept by a disk that hangs: others are asked.
+///
+/// # Errors
+/// As the journal has it; [`AppendError::Lost`] of a group whose journal has ended here, as the
+/// others' have not.
+pub(crate) async fn heard(
+    written: oneshot::Receiver<Result<(), AppendError>>,
+    (mut standing, term): Lead,
+) -> Result<(), AppendError> {
+    let Some(term) = term else {
+        return written.await.unwrap_or(Err(AppendError::Ended));
+    };
+    tokio::select! {
+        biased;
+        heard = written => match heard {
+            Ok(Err(AppendError::Ended)) | Err(_) => Err(AppendError::Lost),
+            Ok(result) => result,
+        },
+        _ = standing.wait_for(|now| *now != Standing::Leads { term }) => Err(AppendError::Lost),
+    }
 }
 
 /// Adds `notes` in their order. From the first that is to be written once more all are: what is
@@ -182,10 +240,14 @@ async fn write(journal: &Journal, term: Option<u64>, notes: Vec<Note>) -> Writte
     let records = notes.iter().map(|note| note.record.clone()).collect();
     let appended = journal.append_in(term, records).await;
     let mut again = Vec::new();
-    for (note, result) in notes.into_iter().zip(appended) {
+    let mut written = notes.into_iter().zip(appended);
+    while let Some((note, result)) = written.next() {
         match result {
-            Err(error @ (AppendError::Ended | AppendError::Lost)) => return Written::Broken(error),
-            Err(error @ AppendError::Unable(Unable::NotLeading)) => return Written::Broken(error),
+            Err(error) if is_over(&error) => {
+                note.answer(Err(error.clone()));
+                written.for_each(|(note, result)| note.answer(result));
+                return Written::Broken(error);
+            }
             Err(AppendError::Unable(Unable::Busy) | AppendError::Deadline(_))
                 if note.reply.is_none() =>
             {
@@ -196,6 +258,12 @@ async fn write(journal: &Journal, term: Option<u64>, notes: Vec<Note>) -> Writte
         }
     }
     Written::Done(again)
+}
+
+/// Whether nothing more can be written by who was told so.
+fn is_over(error: &AppendError) -> bool {
+    let does_not_lead = matches!(error, AppendError::Unable(Unable::NotLeading));
+    does_not_lead || matches!(error, AppendError::Ended | AppendError::Lost)
 }
 
 fn tell(note: Note, result: Result<(), AppendError>) {
@@ -211,5 +279,64 @@ fn tell(note: Note, result: Result<(), AppendError>) {
             }
             Err(error) => tracing::error!(%request, %error, "a record was not written"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_journal::Options;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_is_told_that_the_lead_is_lost_and_not_kept_by_a_disk() {
+        let (standing, shown) = watch::channel(Standing::Leads { term: 3 });
+        let check = async |result: Option<Result<(), AppendError>>, term: Option<u64>| {
+            let (reply, written) = oneshot::channel();
+            match result {
+                Some(result) => reply.send(result).unwrap(),
+                None => drop(reply),
+            }
+            heard(written, (shown.clone(), term)).await
+        };
+        let (ended, lost) = (|| Err(AppendError::Ended), || Err(AppendError::Lost));
+        assert_eq!(check(Some(Ok(())), Some(3)).await, Ok(()));
+        assert_eq!(check(Some(ended()), Some(3)).await, lost());
+        assert_eq!(check(None, Some(3)).await, lost());
+        assert_eq!(check(Some(ended()), None).await, ended());
+        assert_eq!(check(None, None).await, ended());
+
+        let (_reply, written) = oneshot::channel();
+        let waits = tokio::spawn(heard(written, (shown.clone(), Some(3))));
+        standing.send_replace(Standing::Follows { leader: None });
+        let told = tokio::time::timeout(Duration::from_secs(10), waits).await;
+        assert_eq!(told.expect("it waits for the disk").unwrap(), lost());
+        assert_eq!(check(Some(Ok(())), Some(3)).await, Ok(()), "it was there before");
+    }
+
+    #[tokio::test]
+    async fn nobody_is_left_without_a_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path(), Options::alone(), ()).unwrap();
+        for (term, want) in [(Some(1), AppendError::Lost), (None, AppendError::Ended)] {
+            let (sender, mut written) = mpsc::channel(1);
+            let clock = Clock::new(None, false);
+            let mut scribe = Scribe::new(journal.clone(), (term, clock), sender);
+            let (reply, answer) = oneshot::channel();
+            scribe.accepted(RequestId(7), Accepted::of("m", vec![1]), reply);
+            scribe.end(false, &mut written).await;
+            assert_eq!(answer.await.unwrap(), Err(want));
+        }
+
+        // Behind one that nobody waits for, in a term that is not.
+        let note = |reply: Option<Reply>| {
+            let kind = RecordKind::Ended(Outcome::Cancelled);
+            Note { record: Record { request: RequestId(7), at_ms: 1, kind }, reply }
+        };
+        let (reply, answer) = oneshot::channel();
+        let written = write(&journal, Some(99), vec![note(None), note(Some(reply))]).await;
+        let want = AppendError::Unable(Unable::NotLeading);
+        assert!(matches!(written, Written::Broken(error) if error == want));
+        assert_eq!(answer.await.unwrap(), Err(want));
     }
 }

@@ -1,5 +1,6 @@
 //! Coordinators that are gone in the middle, and what the next one makes of their journal.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -110,7 +111,8 @@ async fn what_was_under_way_goes_on_with_the_next_coordinator() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path()).await;
     let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 3 }]), &journal, 0).await;
-    let asked = Submission { choices: 2, max_tokens: 3, ..submission(26) };
+    let telling = Telling { prompt_tokens: 26, ..resumable() };
+    let asked = Submission { choices: 2, max_tokens: 3, telling, ..submission(26) };
     let mut handle = coordinator.submit(asked).await.unwrap();
     let request = handle.request_id();
     coordinator.stop().await;
@@ -129,9 +131,9 @@ async fn what_was_under_way_goes_on_with_the_next_coordinator() {
 
 fn accepted() -> Accepted {
     let policy = MemoryPolicy::h2o(1, 1, 1);
-    let (choices, max_tokens) = (3, 4);
+    let (choices, max_tokens, telling) = (3, 4, resumable());
     let asked = Accepted::of("same", (0..10).collect());
-    Accepted { policy, chunk_tokens: CHUNK_TOKENS, choices, max_tokens, ..asked }
+    Accepted { policy, chunk_tokens: CHUNK_TOKENS, choices, max_tokens, telling, ..asked }
 }
 
 async fn write(journal: &Journal, request: u64, kinds: Vec<RecordKind>) {
@@ -300,27 +302,26 @@ async fn who_may_not_come_back_to_a_request_does_nothing_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path()).await;
     let holder = "alice".to_owned();
-    let hers = [
-        Telling { holder: holder.clone(), ..resumable() },
-        Telling { holder, ..Telling::default() },
-    ];
-    for (request, telling) in (7..).zip(hers) {
-        let begin = RecordKind::Accepted(Box::new(Accepted { telling, ..accepted() }));
-        write(&journal, request, vec![begin]).await;
-    }
-    let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 0 }]), &journal, 2).await;
+    let telling = Telling { holder: holder.clone(), ..resumable() };
+    let begin = RecordKind::Accepted(Box::new(Accepted { telling, ..accepted() }));
+    write(&journal, 7, vec![begin]).await;
+    let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 0 }]), &journal, 1).await;
+    let telling = Telling { holder, ..Telling::default() };
+    let other = coordinator.submit(Submission { telling, ..submission(26) }).await.unwrap();
+    let second = other.request_id();
     let (_, mut handle) = coordinator.attach(RequestId(7), caller("alice")).await.unwrap();
     let strangers = async || {
-        for (request, holder) in [(7, ""), (7, "bob"), (8, "alice"), (8, "bob")] {
-            let stranger = coordinator.attach(RequestId(request), caller(holder)).await.map(drop);
-            assert_eq!(stranger, Err(RequestError::Unknown(RequestId(request))), "{holder:?}");
+        let first = RequestId(7);
+        for (request, holder) in [(first, ""), (first, "bob"), (second, "alice"), (second, "bob")] {
+            let stranger = coordinator.attach(request, caller(holder)).await.map(drop);
+            assert_eq!(stranger, Err(RequestError::Unknown(request)), "{holder:?}");
         }
     };
     strangers().await; // before it goes on, and while it does
     assert!(matches!(handle.next().await, Some(Ok(Update::Accepted { .. }))));
     strangers().await;
     let live = journal.read(|state| state.live().map(|(id, _)| id).collect::<Vec<_>>());
-    assert_eq!(live.await.unwrap(), [RequestId(7), RequestId(8)]);
+    assert_eq!(live.await.unwrap(), [RequestId(7), second]);
     drop(handle);
     assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
 }
@@ -381,6 +382,12 @@ async fn what_nobody_comes_back_to_ends() {
         let ended = ended(&journal, RequestId(request)).await;
         assert_eq!(outcome(&ended), &Outcome::Cancelled, "{request}");
     }
+    let run = |command: &Command| match command {
+        Command::Assign(chunk) => Some(chunk.key.request),
+        _ => None,
+    };
+    let runs: BTreeSet<_> = fakes[0].seen().iter().filter_map(run).collect();
+    assert!(runs.len() <= 1, "nothing is computed for who cannot come back: {runs:?}");
     let gone = coordinator.attach(RequestId(7), caller("")).await.map(drop);
     assert_eq!(gone, Err(RequestError::Unknown(RequestId(7))));
 }

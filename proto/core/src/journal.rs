@@ -13,7 +13,7 @@ use crate::{
 pub struct Record {
     /// The request; 0 where it is a worker's.
     pub request: RequestId,
-    /// When, on the clock of who wrote it, in milliseconds since 1970.
+    /// When, by the journal's own time, in milliseconds since 1970 as whoever wrote first had it.
     pub at_ms: u64,
     /// What.
     pub kind: RecordKind,
@@ -94,7 +94,7 @@ pub struct Accepted {
     pub cache_prompt: bool,
     /// How its answer is told.
     pub telling: Telling,
-    /// When it fails, in milliseconds since 1970: time does not stop while nobody serves it.
+    /// When it fails, on the clock of its record: time does not stop while nobody serves it.
     pub deadline_at_ms: u64,
 }
 

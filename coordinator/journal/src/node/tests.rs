@@ -299,3 +299,41 @@ fn members_compact_their_logs_one_after_another() {
     let first: Vec<_> = group.compacted.values().map(|entries| entries[0]).collect();
     assert!(first.len() == 3 && first.is_sorted_by(|a, b| a + 3 < *b), "{first:?}");
 }
+
+/// The next leader's own clock, hours off, does not matter: it goes on with that of the last one.
+#[test]
+fn time_goes_on_from_what_was_written_last() {
+    let at = |at_ms: u64| Record { request: RequestId(7), at_ms, kind: cancelled() };
+    let write = |group: &mut Group, leader: u64, at_ms: u64| {
+        group.node(leader).propose(at(at_ms), None).unwrap();
+        group.work(leader);
+        group.deliver();
+        // All have heard how far it is agreed on.
+        group.pass_ticks(5);
+    };
+    let clock = |group: &Group, member: u64| group.nodes[&member].clock_ms();
+    let mut group = Group::new(3, 1);
+    let leader = group.elects();
+    group.pass_ticks(5);
+    assert_eq!(clock(&group, leader), None, "nothing was written");
+    let began_ms = group.now_ms;
+    write(&mut group, leader, 1_000_000);
+    group.pass_ticks(20);
+    // What was on its way for long says nothing.
+    write(&mut group, leader, 5);
+    let check = |group: &Group, member: u64| {
+        let passed_ms = group.now_ms - began_ms;
+        let now_ms = clock(group, member).unwrap();
+        let is_right = (1_000_000 + passed_ms - 250..=1_000_000 + passed_ms).contains(&now_ms);
+        assert!(is_right, "member {member}: {now_ms} after {passed_ms}");
+    };
+    (1..=3).for_each(|member| check(&group, member));
+    group.away.insert(leader);
+    let next = group.elects();
+    assert_ne!(next, leader);
+    check(&group, next);
+    write(&mut group, next, 9_000_000);
+    let others = group.others(leader);
+    let told = others.iter().map(|member| clock(&group, *member));
+    assert!(told.clone().all(|now_ms| now_ms >= Some(9_000_000)), "{:?}", told.collect::<Vec<_>>());
+}

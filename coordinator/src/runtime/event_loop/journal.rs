@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
 use aqueduct_core::work::Emitted;
 use aqueduct_core::{Refusal, RequestId, WorkerId};
-use aqueduct_journal::{AppendError, Journal, Misfit};
+use aqueduct_journal::{AppendError, Journal, Misfit, Unable};
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ use super::super::keeping::{Found, Interrupted};
 use super::super::live::{Asked, Live};
 use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::{failed, of_submission, overdue, to_submission};
-use super::super::scribe::{Scribe, Written, now_ms};
+use super::super::scribe::{Scribe, Written, heard};
 use super::super::{ModelInfo, keeping};
 use super::EventLoop;
 use super::attach::retell;
@@ -29,14 +29,29 @@ const SETTLING: Duration = Duration::from_millis(500);
 impl EventLoop {
     /// From now on requests are written down.
     pub(crate) fn keep(&mut self, found: Found) {
-        let Found { keeping, term, live, last, drained } = found;
+        let Found { keeping, term, clock, live, last, drained } = found;
         self.ids.pass(last);
         let (journal, written) = (keeping.journal.clone(), self.outputs.written.clone());
-        self.scribe = Some(Scribe::new(journal, term, written));
+        self.scribe = Some(Scribe::new(journal, (term, clock), written));
         self.interrupted = live;
         self.keeping = Some(keeping);
         self.drain_those(drained);
+        if term.is_none() {
+            self.end_unreadable();
+        }
         self.resume_soon();
+    }
+
+    /// Ends what nobody can come back to: its callers were lost with the last coordinator, and no
+    /// other one has them, as one of a group might.
+    fn end_unreadable(&mut self) {
+        let is_lost = |it: &mut Interrupted| !it.kept.accepted.telling.resumable;
+        let lost: Vec<_> = self.interrupted.extract_if(.., is_lost).collect();
+        for Interrupted { request, kept, .. } in lost {
+            let finished = is_finished(&kept);
+            let outcome = if finished { Outcome::Finished } else { Outcome::Cancelled };
+            self.end_interrupted(request, kept.accepted.choices, None, outcome);
+        }
     }
 
     /// Where requests are written down, if they are.
@@ -120,7 +135,7 @@ impl EventLoop {
 
     /// Ends what waits to go on and has no time left for it.
     fn end_overdue(&mut self) {
-        let now_ms = now_ms();
+        let now_ms = self.journal_ms();
         let is_over = |it: &mut Interrupted| it.kept.accepted.deadline_at_ms <= now_ms;
         let over: Vec<_> = self.interrupted.extract_if(.., is_over).collect();
         for Interrupted { request, kept, .. } in over {
@@ -129,6 +144,11 @@ impl EventLoop {
             let told = self.claims.take(request).map(|mailbox| (mailbox, kept));
             self.end_interrupted(request, choices, told, outcome);
         }
+    }
+
+    /// What time it is for what is written down.
+    fn journal_ms(&self) -> u64 {
+        self.scribe.as_ref().map_or(0, |scribe| scribe.clock().now_ms())
     }
 
     /// How it has ended, if there is nothing to be done.
@@ -163,7 +183,7 @@ impl EventLoop {
             Some(keeping) => (keeping.constrain)(form),
             None => Err(keeping::no_vocabulary()),
         };
-        let submission = to_submission(accepted, model, constrain)?;
+        let submission = to_submission(accepted, self.journal_ms(), model, constrain)?;
         Ok(Asked::of(submission, model.clone(), &self.config)?)
     }
 
@@ -174,18 +194,19 @@ impl EventLoop {
             return drop(reply.send(Ok(request)));
         };
         let deadline = live.submission.deadline.min(self.config.request_deadline);
-        let accepted = of_submission(&live.submission, live.model(), deadline);
+        let deadline_at_ms = scribe.clock().after_ms(deadline);
+        let accepted = of_submission(&live.submission, live.model(), deadline_at_ms);
         live.is_kept = true;
         let (sender, written) = oneshot::channel();
         scribe.accepted(request, accepted, sender);
-        let retry_after = self.config.retry_after;
+        let (lead, retry_after) = (scribe.lead(), self.config.retry_after);
         tokio::spawn(async move {
-            let answer = match written.await {
-                Ok(Ok(())) => Ok(request),
-                Ok(Err(error)) => Err(unwritten(error, retry_after)),
-                Err(_) => Err(unwritten(AppendError::Ended, retry_after)),
-            };
-            drop(reply.send(answer));
+            let heard = heard(written, lead).await;
+            if let Err(error) = &heard {
+                tracing::debug!(%request, %error, "a request was not written down");
+            }
+            let answer = heard.map(|()| request);
+            drop(reply.send(answer.map_err(|error| unwritten(error, retry_after))));
         });
     }
 
@@ -228,9 +249,8 @@ impl EventLoop {
     pub(super) fn due(&self) -> Option<Instant> {
         let writing = self.scribe.as_ref().and_then(Scribe::due);
         let deadlines = self.interrupted.iter().map(|it| it.kept.accepted.deadline_at_ms);
-        let overdue = deadlines.min().and_then(|at_ms| {
-            Instant::now().checked_add(Duration::from_millis(at_ms.saturating_sub(now_ms())))
-        });
+        let clock = self.scribe.as_ref().map(Scribe::clock);
+        let overdue = deadlines.min().zip(clock).and_then(|(at_ms, clock)| clock.when(at_ms));
         let others = [self.resume_at, self.claims.until(), self.drained.due()];
         others.into_iter().chain([writing, overdue]).flatten().min()
     }
@@ -261,6 +281,8 @@ fn unwritten(error: AppendError, retry_after: Duration) -> RequestError {
             let bound = "fewer, of so many choices with so many logprobs, to be written down";
             Refusal::new("max_tokens", "that many", bound).into()
         }
+        // Whoever leads next takes it; whether it was written after all, a name that it has tells.
+        AppendError::Lost | AppendError::Unable(Unable::NotLeading) => RequestError::Stopping,
         error => RequestError::Unavailable(format!("the request was not written down: {error}")),
     }
 }
@@ -272,9 +294,81 @@ fn is_finished(kept: &Kept) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_journal::Unable;
+    use aqueduct_core::journal::{Record, RecordKind};
+    use aqueduct_core::{KvDtype, Telling};
+    use aqueduct_journal::{Options, Standing};
+    use tempfile::TempDir;
 
+    use super::super::super::ids::Ids;
+    use super::super::super::status::Cluster;
+    use super::super::super::{Keeping, seated};
+    use super::super::Shown;
     use super::*;
+    use crate::Config;
+    use crate::submit::tests::SHAPE;
+
+    fn resumable() -> Telling {
+        Telling { resumable: true, prompt_tokens: 40, ..Telling::default() }
+    }
+
+    /// A loop that has found `accepted`, written down at one second after 1970, and its folder.
+    /// `term`: it leads a group.
+    async fn found(accepted: Accepted, term: Option<u64>) -> (EventLoop, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path(), Options::alone(), ()).unwrap();
+        let mut standing = journal.standing();
+        let leads = standing.wait_for(|standing| matches!(standing, Standing::Leads { .. }));
+        drop(leads.await.unwrap());
+        let kind = RecordKind::Accepted(Box::new(accepted));
+        journal.append(Record { request: RequestId(7), at_ms: 1_000, kind }).await.unwrap();
+        let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
+        let constrain = Arc::new(constrain);
+        let keeping = Keeping { journal, constrain, keys: None, group: None };
+        let (shown, ..) = Shown::new(Cluster::default());
+        let (mut event_loop, ..) = seated(&Config::default(), shown, Ids::of(0));
+        event_loop.keep(Found::read(keeping, term).await.unwrap());
+        (event_loop, folder)
+    }
+
+    #[tokio::test]
+    async fn what_nobody_can_come_back_to_goes_on_only_where_another_member_may_have_its_caller() {
+        let accepted = Accepted { max_tokens: 1, ..Accepted::of("same", vec![1; 40]) };
+        for (telling, term, waits) in [
+            (Telling::default(), None, false),
+            (resumable(), None, true),
+            (Telling::default(), Some(1), true),
+        ] {
+            let accepted = Accepted { telling: telling.clone(), ..accepted.clone() };
+            let (it, _folder) = found(accepted, term).await;
+            assert_eq!(it.interrupted.len(), usize::from(waits), "{telling:?} {term:?}");
+            // Then that is written down.
+            assert_eq!(it.scribe.and_then(|scribe| scribe.due()).is_some(), !waits);
+        }
+    }
+
+    /// By the clock of this machine all of them are over, since 1970.
+    #[tokio::test]
+    async fn a_leader_whose_clock_is_ahead_leaves_requests_their_time() {
+        let accepted = Accepted::of("same", vec![1; 40]);
+        let accepted = Accepted { max_tokens: 1, telling: resumable(), ..accepted };
+        for (deadline_at_ms, term, waits) in
+            [(61_000, Some(1), true), (1_000, Some(1), false), (61_000, None, false)]
+        {
+            let accepted = Accepted { deadline_at_ms, ..accepted.clone() };
+            let (mut it, _folder) = found(accepted.clone(), term).await;
+            it.write_down();
+            assert_eq!(it.interrupted.len(), usize::from(waits), "{deadline_at_ms} {term:?}");
+            if waits {
+                let in_time = it.due().unwrap().saturating_duration_since(Instant::now());
+                assert!(in_time > Duration::from_secs(1), "{in_time:?}");
+                let model =
+                    ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
+                let left = it.ask_again(accepted, &model).unwrap().submission.deadline;
+                let most = Duration::from_secs(60);
+                assert!(left > most / 10 && left <= most, "{left:?}");
+            }
+        }
+    }
 
     #[test]
     fn only_a_full_journal_is_a_matter_of_room() {
@@ -286,12 +380,15 @@ mod tests {
         for error in [
             AppendError::Deadline(retry_after),
             AppendError::Ended,
-            AppendError::Lost,
             AppendError::Unable(Unable::Busy),
             AppendError::Misfit(Misfit::KeyKnown),
         ] {
             let told = told(error);
             assert!(matches!(told, RequestError::Unavailable(_)), "{told:?}");
+        }
+        // A lead that is lost takes nothing away: another member goes on.
+        for error in [AppendError::Lost, AppendError::Unable(Unable::NotLeading)] {
+            assert_eq!(told(error), RequestError::Stopping);
         }
     }
 }

@@ -7,17 +7,15 @@ use aqueduct_core::work::FailureKind;
 use aqueduct_core::{Constraint, Form, Refusal, clipped, limits};
 
 use super::super::ModelInfo;
-use super::now_ms;
 use crate::submit::{RequestError, Submission};
 
 /// What is written down of `submission`, which `model` answers: less the token that the session
-/// before it left, which the session has.
+/// before it left, which the session has. Its time is over at `deadline_at_ms`.
 pub(crate) fn of_submission(
     submission: &Submission,
     model: &ModelInfo,
-    deadline: Duration,
+    deadline_at_ms: u64,
 ) -> Accepted {
-    let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
     Accepted {
         model: model.fingerprint.clone(),
         prompt: submission.prompt[usize::from(submission.pending().is_some())..].to_vec(),
@@ -38,17 +36,18 @@ pub(crate) fn of_submission(
         caller_id: submission.caller_id.clone(),
         cache_prompt: submission.cache_prompt,
         telling: submission.telling.clone(),
-        deadline_at_ms: now_ms().saturating_add(deadline_ms),
+        deadline_at_ms,
     }
 }
 
-/// The submission again, with what is left of its time. `constrain` says how the model spells
-/// what a form allows.
+/// The submission again, with what is left of its time at `now_ms`. `constrain` says how the model
+/// spells what a form allows.
 ///
 /// # Errors
 /// A request of another model, or whose time is over.
 pub(crate) fn to_submission(
     accepted: Accepted,
+    now_ms: u64,
     model: &ModelInfo,
     constrain: impl FnOnce(Form) -> Result<Constraint, Refusal>,
 ) -> Result<Submission, RequestError> {
@@ -56,7 +55,7 @@ pub(crate) fn to_submission(
         let bound = format!("{}, with which its tokens were drawn", accepted.model);
         return Err(Refusal::new("fingerprint", &model.fingerprint, bound).into());
     }
-    let left = Duration::from_millis(accepted.deadline_at_ms.saturating_sub(now_ms()));
+    let left = Duration::from_millis(accepted.deadline_at_ms.saturating_sub(now_ms));
     if left.is_zero() {
         return Err(overdue());
     }
@@ -134,9 +133,12 @@ mod tests {
         let asked = Submission { session: Some(SessionUse::GoOn(session)), ..asked };
         let first = Asked::of(asked, model.clone(), &Config::default()).unwrap();
         assert_eq!(first.submission.prompt, [9, 1, 2, 3]);
-        let kept = of_submission(&first.submission, &model, Duration::from_secs(60));
+        let kept = of_submission(&first.submission, &model, 61_000);
         let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
-        let again = to_submission(kept, &model, constrain).unwrap();
+        let late = to_submission(kept.clone(), 61_000, &model, constrain);
+        assert_eq!(late, Err(overdue()));
+        let again = to_submission(kept, 1_000, &model, constrain).unwrap();
+        assert_eq!(again.deadline, Duration::from_secs(60));
         let again = Asked::of(again, model, &Config::default()).unwrap();
         assert_eq!((again.grid, again.submission.prompt), (first.grid, first.submission.prompt));
     }
