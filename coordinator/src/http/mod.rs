@@ -9,7 +9,9 @@ mod escort;
 mod fields;
 mod format;
 mod guard;
+mod guided;
 mod logprobs;
+mod messages;
 mod names;
 mod origins;
 mod params;
@@ -47,7 +49,7 @@ use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
 use crate::bodies::Room;
-use crate::generation::{Generator, Load};
+use crate::generation::{Generator, Load, now_s};
 use crate::keys::Keys;
 use crate::runtime::Leader;
 use crate::turns::Turns;
@@ -106,6 +108,8 @@ struct Shared {
     escorted: Room,
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
+    /// When it began to serve, in seconds since 1970.
+    began_s: u64,
 }
 
 impl ApiState {
@@ -117,7 +121,8 @@ impl ApiState {
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
         let (escorted, turns) = (Room::new(limits::ESCORTED_BYTES_MAX), Turns::new());
-        Self(Arc::new(Shared { generator, options, keys, escorted, turns }))
+        let began_s = now_s();
+        Self(Arc::new(Shared { generator, options, keys, escorted, turns, began_s }))
     }
 }
 
@@ -193,8 +198,12 @@ impl Shared {
         json!({
             "id": self.options.model,
             "object": "model",
-            "created": 0,
+            "created": self.began_s,
             "owned_by": "aqueduct",
+            // As vLLM has them, of which some clients want all.
+            "root": self.options.model,
+            "parent": null,
+            "permission": [],
             "max_model_len": self.generator.text.prompt_tokens_max(),
         })
     }
