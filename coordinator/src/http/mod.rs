@@ -39,11 +39,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::{Addresses, MemoryPolicy, limits};
-use aqueduct_telemetry::{PAGE_TYPE, page};
+use aqueduct_telemetry::page_for;
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
@@ -145,6 +145,7 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
     let named = axum::middleware::from_fn_with_state(state.clone(), names::of_this_machine);
     let routes = of_the_leader(&state)
         .route("/v1/models", get(models))
+        .route("/v1/models/", get(models))
         // Names may have slashes.
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", post(tokens::tokenize))
@@ -275,9 +276,10 @@ async fn version() -> Response {
     axum::Json(json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-async fn metrics(State(state): State<ApiState>) -> Response {
+async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     let generator = &state.0.generator;
     let load = generator.runtime.load();
-    let text = generator.metrics.read(&load, page);
-    ([(header::CONTENT_TYPE, PAGE_TYPE)], text).into_response()
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let (kind, text) = generator.metrics.read(&load, |registry| page_for(accept, registry));
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
