@@ -65,6 +65,9 @@ struct RawMessage<'a> {
     reasoning: Value,
     #[serde(default)]
     name: Value,
+    /// What the assistant said instead, in a message without content.
+    #[serde(default)]
+    refusal: Value,
 }
 
 #[derive(Deserialize)]
@@ -120,7 +123,9 @@ impl RawMessage<'_> {
     fn parse(self, at: &str) -> Result<ChatMessage, ApiError> {
         let at = |field: &str| format!("{at}.{field}");
         let role = Role::named(&at("role"), &self.role)?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
         let content = match self.content {
+            None if role == Role::Assistant => text(&self.refusal).unwrap_or_default(),
             None => String::new(),
             Some(Content::Text(text)) => text,
             Some(Content::Parts(parts)) => {
@@ -136,7 +141,6 @@ impl RawMessage<'_> {
         if role != Role::Assistant && !tool_calls.is_empty() {
             return Err(Refusal::new(at("tool_calls"), "present", "the assistant's alone").into());
         }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
         let reasoning = text(&self.reasoning_content).or_else(|| text(&self.reasoning));
         let (tool_call_id, name) = (self.tool_call_id, text(&self.name));
         Ok(ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name })

@@ -71,9 +71,14 @@ fn a_call_without_arguments_may_be_told_as_nothing() {
 fn a_refusal_is_what_the_assistant_said() {
     let content =
         json!([{ "type": "text", "text": "No: " }, { "type": "refusal", "refusal": "x" }]);
-    let said = json!({ "role": "assistant", "content": content });
-    let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
-    assert_eq!(parsed.chat.messages[0].content, "No: x");
+    let check = |said: serde_json::Value, want: &str| {
+        let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
+        assert_eq!(parsed.chat.messages[0].content, want, "{said}");
+    };
+    check(json!({ "role": "assistant", "content": content }), "No: x");
+    check(json!({ "role": "assistant", "content": null, "refusal": "No." }), "No.");
+    check(json!({ "role": "assistant", "content": "Yes.", "refusal": null }), "Yes.");
+    check(json!({ "role": "user", "content": null, "refusal": "No." }), "");
 }
 
 #[tokio::test]
