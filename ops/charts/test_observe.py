@@ -214,9 +214,11 @@ def series(url, expression):
 def test_every_metric_that_is_named_is_served(node):
     served = {'up'} | NEVER_HERE
     for pod in [*node.of('coordinator'), *node.of('worker')]:
-        with urllib.request.urlopen(
-            f'http://127.0.0.1:{pod.port("monitor")}/metrics', timeout=30
-        ) as answer:
+        page = urllib.request.Request(
+            f'http://127.0.0.1:{pod.port("monitor")}/metrics',
+            headers={'accept': 'application/openmetrics-text'},
+        )
+        with urllib.request.urlopen(page, timeout=30) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         served |= {sample.name for family in families for sample in family.samples}
         assert 'connections_refused' in {family.name for family in families}

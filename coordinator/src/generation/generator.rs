@@ -318,7 +318,7 @@ fn id_of(holder: Option<&Holder>) -> &str {
 }
 
 /// Seconds since 1970.
-fn now_s() -> u64 {
+pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -10,7 +10,7 @@ mod source;
 pub use board::{Board, Entry, Map, Stage};
 pub use events::{Finish, Report, Stands, TextEvent, TextToken};
 pub use generator::Generator;
-pub(crate) use generator::draw_seed;
+pub(crate) use generator::{draw_seed, now_s};
 pub use runtime::{Attached, Claim, Load, Started, Submit, Updates};
 pub use source::Source;
 

@@ -9,7 +9,9 @@ mod escort;
 mod fields;
 mod format;
 mod guard;
+mod guided;
 mod logprobs;
+mod messages;
 mod names;
 mod origins;
 mod params;
@@ -37,17 +39,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::{Addresses, MemoryPolicy, limits};
-use aqueduct_telemetry::{PAGE_TYPE, page};
+use aqueduct_telemetry::page_for;
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
 use crate::bodies::Room;
-use crate::generation::{Generator, Load};
+use crate::generation::{Generator, Load, now_s};
 use crate::keys::Keys;
 use crate::runtime::Leader;
 use crate::turns::Turns;
@@ -106,6 +108,8 @@ struct Shared {
     escorted: Room,
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
+    /// When it began to serve, in seconds since 1970.
+    began_s: u64,
 }
 
 impl ApiState {
@@ -117,7 +121,8 @@ impl ApiState {
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
         let (escorted, turns) = (Room::new(limits::ESCORTED_BYTES_MAX), Turns::new());
-        Self(Arc::new(Shared { generator, options, keys, escorted, turns }))
+        let began_s = now_s();
+        Self(Arc::new(Shared { generator, options, keys, escorted, turns, began_s }))
     }
 }
 
@@ -140,6 +145,7 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
     let named = axum::middleware::from_fn_with_state(state.clone(), names::of_this_machine);
     let routes = of_the_leader(&state)
         .route("/v1/models", get(models))
+        .route("/v1/models/", get(models))
         // Names may have slashes.
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", post(tokens::tokenize))
@@ -193,8 +199,12 @@ impl Shared {
         json!({
             "id": self.options.model,
             "object": "model",
-            "created": 0,
+            "created": self.began_s,
             "owned_by": "aqueduct",
+            // As vLLM has them, of which some clients want all.
+            "root": self.options.model,
+            "parent": null,
+            "permission": [],
             "max_model_len": self.generator.text.prompt_tokens_max(),
         })
     }
@@ -266,9 +276,10 @@ async fn version() -> Response {
     axum::Json(json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-async fn metrics(State(state): State<ApiState>) -> Response {
+async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     let generator = &state.0.generator;
     let load = generator.runtime.load();
-    let text = generator.metrics.read(&load, page);
-    ([(header::CONTENT_TYPE, PAGE_TYPE)], text).into_response()
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let (kind, text) = generator.metrics.read(&load, |registry| page_for(accept, registry));
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

@@ -85,22 +85,25 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 21] = [
+const UNSUPPORTED: [(&str, Harmless); 23] = [
     ("include_reasoning", |value| value == true),
     ("verbosity", |value| value == "medium"),
     ("prediction", Value::is_null),
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
     ("bad_words", is_empty),
+    ("allowed_token_ids", is_empty),
+    ("logits_processors", is_empty),
+    ("prompt_logprobs", Value::is_null),
+    ("truncate_prompt_tokens", Value::is_null),
     ("use_beam_search", |value| value == false),
     ("suffix", is_empty),
     ("modalities", |value| *value == serde_json::json!(["text"])),
     ("audio", Value::is_null),
     ("web_search_options", Value::is_null),
-    ("guided_json", Value::is_null),
-    ("structured_outputs", Value::is_null),
     ("skip_special_tokens", |value| value == true),
-    ("spaces_between_special_tokens", |value| value == true),
+    // Of special tokens that are shown, and none are.
+    ("spaces_between_special_tokens", Value::is_boolean),
     ("include_stop_str_in_output", |value| value == false),
     ("length_penalty", |value| value.as_f64() == Some(1.0)),
     ("early_stopping", |value| value == false),
@@ -109,8 +112,10 @@ const UNSUPPORTED: [(&str, Harmless); 21] = [
     ("return_token_ids", |value| value == false),
 ];
 
-/// Fields that say who asks, how to bill or what to remember of it, and change no answer.
-const IGNORED: [&str; 7] = [
+/// Fields that say who asks, how to bill or what to remember of it, and change no answer. The id of
+/// a call is that of its header.
+const IGNORED: [&str; 8] = [
+    "request_id",
     "user",
     "metadata",
     "store",
@@ -156,6 +161,10 @@ impl Params {
             Refusal::unless_within(name, asked.unwrap_or(0), 0, limits::OUTPUT_TOKENS_MAX)?;
             max_tokens = asked.or(max_tokens);
         }
+        // Whoever salts what is remembered of a prompt wants nobody to see whether it is, and here
+        // that is all or nothing.
+        let is_salted = fields.take::<String>("cache_salt")?.is_some();
+        let cache_prompt = fields.take_or("cache_prompt", true)? && !is_salted;
         let stream = fields.take_or("stream", false)?;
         let mut stream_options = fields.object("stream_options")?;
         let return_progress = fields.take_or("return_progress", false)?;
@@ -186,7 +195,7 @@ impl Params {
             stop: take_stop(fields)?,
             stop_tokens: fields.take_or("stop_token_ids", Vec::new())?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
-            cache_prompt: fields.take_or("cache_prompt", true)?,
+            cache_prompt,
             stream,
             include_usage,
             running_usage: running_usage && include_usage,

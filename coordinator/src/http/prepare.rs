@@ -6,11 +6,12 @@ use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, ThoughtsTold, Tok
 
 use super::Shared;
 use super::error::ApiError;
+use super::format::Kept;
 use super::params::Params;
 use super::reply::Endpoint;
 use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::tools::Tools;
-use crate::text::{CallNotation, Ending, Wanted};
+use crate::text::{CallNotation, Ending, TextModel, Wanted};
 
 /// A call that is ready to be submitted.
 pub(super) struct Prepared {
@@ -73,7 +74,8 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
             not computed again";
         return Err(ApiError::field("echo", reason));
     }
-    let begins = session.as_ref().and_then(SessionUse::goes_on).is_none();
+    let begins =
+        request.add_special_tokens && session.as_ref().and_then(SessionUse::goes_on).is_none();
     let prepare = |prompt| match prompt {
         Prompt::Text(prompt) => {
             let tokens = text.encode(&prompt, begins)?;
@@ -111,34 +113,48 @@ pub(super) fn chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> 
     chat_of(shared, parse_chat(bytes)?)
 }
 
+/// What an answer must look like, by its `format` and by the tools that may be called, if any.
+fn wanted(
+    text: &TextModel,
+    called: Option<(&Tools, CallNotation)>,
+    format: Option<Kept>,
+    warnings: &mut Vec<String>,
+) -> Result<Wanted, ApiError> {
+    let schema = format.as_ref().and_then(|format| format.schema.as_ref());
+    let calls = called.map(|(tools, notation)| tools.grammar((text, notation), schema, warnings));
+    let calls = calls.transpose()?.flatten();
+    let has_heads = calls.is_some() && called.is_some_and(|(_, notation)| notation.is_apart());
+    let grammar = match (calls, format) {
+        (Some(calls), _) => Some(("tools", calls)),
+        // It would leave no room for a call.
+        (None, Some(format)) if called.is_some() => {
+            let reason = "is not supported beside tools that may be called";
+            return Err(ApiError::field(format.field, reason));
+        }
+        (None, format) => format.and_then(|Kept { field, constraint, .. }| {
+            constraint.form.grammar.map(|grammar| (field, grammar))
+        }),
+    };
+    Ok(Wanted { grammar, has_heads, tools: called.is_some(), ..Wanted::default() })
+}
+
 /// A chat, as a prompt.
 pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepared, ApiError> {
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let template = text.template();
-    request.chat = request.chat.for_template(template)?;
+    let warning = template.warning().map(str::to_owned);
+    let mut warnings: Vec<String> = warning.into_iter().chain(request.warnings).collect();
+    request.chat = request.chat.for_template(template, &mut warnings)?;
     let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
-    let warning = template.warning().map(str::to_owned);
-    let mut warnings = warning.into_iter().chain(request.warning).collect();
     let format = request.params.format.take();
     let format = format.map(|format| format.followed(text, &mut warnings)).transpose()?;
-    let schema = format.as_ref().map(|format| &format.schema);
-    let called = tools
-        .zip(notation)
-        .map(|(tools, notation)| tools.grammar((text, notation), schema, &mut warnings));
-    let called = called.transpose()?.flatten();
-    let has_heads = called.is_some() && notation.is_some_and(CallNotation::is_apart);
-    let grammar = match called {
-        Some(grammar) => Some(("tools", grammar)),
-        None => format
-            .and_then(|format| format.constraint.form.grammar)
-            .map(|grammar| ("response_format", grammar)),
+    let wanted = Wanted {
+        budget: request.chat.budget,
+        ..wanted(text, tools.zip(notation), format, &mut warnings)?
     };
-    let may_call = tools.is_some() && notation.is_some();
-    let budget = request.chat.budget;
-    let has_grammar = grammar.is_some();
-    let wanted = Wanted { budget, grammar, has_heads, tools: may_call };
+    let (may_call, has_grammar) = (wanted.tools, wanted.grammar.is_some());
     let mut conversation = request.chat.conversation();
     if conversation.ending == Ending::Asks {
         let most = request.params.max_tokens.unwrap_or(shared.options.chat_max_tokens);

@@ -6,11 +6,10 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::messages::take_messages;
 use super::params::{Harmless, Params};
 use super::tools::Tools;
-use crate::text::{
-    BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, Role, ToolCall,
-};
+use crate::text::{BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending};
 
 /// The same field, as llama.cpp has it.
 const BUDGET_TOKENS: &str = "thinking_budget_tokens";
@@ -22,6 +21,8 @@ pub struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// What chat has too.
     pub params: Params,
+    /// Whether texts begin as the model's do, with the token for that if there is one.
+    pub add_special_tokens: bool,
     /// Give the prompt back before the completion.
     pub echo: bool,
     /// Log probabilities of tokens and of this many alternatives.
@@ -47,7 +48,7 @@ pub struct ChatRequest {
     /// Log probabilities of tokens and of this many alternatives.
     pub logprobs: Option<u32>,
     /// What of it is passed over, for the caller to read.
-    pub warning: Option<String>,
+    pub warnings: Vec<String>,
 }
 
 /// What of a chat its prompt is made of.
@@ -79,6 +80,8 @@ pub struct Effort {
 
 impl Effort {
     const WORDS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+    /// What clients say by themselves, whatever the model is.
+    const USUAL: [&str; 3] = ["low", "medium", "high"];
 
     /// # Errors
     /// A word that is none of OpenAI's: templates would put it into the prompt as it stands.
@@ -108,23 +111,32 @@ impl Chat {
         Ok(Self { messages, tools, variables, effort, shows_thoughts, budget, ending })
     }
 
-    /// The same for this template, which is told of the effort if it asks for it.
+    /// The same for this template, which is told of the effort if it asks for it; `warnings` say
+    /// that it does not.
     ///
     /// # Errors
-    /// An effort that a template does not ask for.
-    pub(super) fn for_template(mut self, template: &ChatTemplate) -> Result<Self, ApiError> {
+    /// An effort that a template does not ask for, and that nobody names without meaning it.
+    pub(super) fn for_template(
+        mut self,
+        template: &ChatTemplate,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ApiError> {
+        const ASKS_FOR_NONE: &str = "this model's chat template asks for none";
         match self.effort.take() {
             Some(effort) if template.takes_effort() => {
                 let variables = self.variables.get_or_insert_default();
                 variables.entry(EFFORT).or_insert(Value::String(effort.word));
-                Ok(self)
             }
-            Some(effort) if effort.word != "none" => Err(ApiError::field(
-                effort.field,
-                "is not supported: this model's chat template asks for none",
-            )),
-            _ => Ok(self),
+            Some(effort) if Effort::USUAL.contains(&effort.word()) => {
+                warnings.push(format!("{} is passed over: {ASKS_FOR_NONE}", effort.field));
+            }
+            Some(effort) if effort.word != "none" => {
+                let reason = format!("is not supported: {ASKS_FOR_NONE}");
+                return Err(ApiError::field(effort.field, reason));
+            }
+            _ => {}
         }
+        Ok(self)
     }
 
     /// As its template is given it.
@@ -147,28 +159,25 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let params = Params::take(&mut fields)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
-    let harmless: [(&str, Harmless); 4] = [
-        ("tools", is_empty),
-        ("tool_choice", is_none),
-        (EFFORT, is_none),
-        ("add_special_tokens", |value| value == true),
-    ];
+    let harmless: [(&str, Harmless); 3] =
+        [("tools", is_empty), ("tool_choice", is_none), (EFFORT, is_none)];
     for (name, harmless) in harmless {
         fields.refuse(name, harmless)?;
     }
     if let Budget::Most(_) = take_budget(&mut fields)? {
         return Err(ApiError::field(BUDGET, "is not supported: a text is not thought about"));
     }
+    let add_special_tokens = fields.take_or("add_special_tokens", true)?;
     let echo = fields.take_or("echo", false)?;
     let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     fields.finish()?;
     let session = params.memory.session.as_ref();
     let prompts = parse_prompts(raw, session.and_then(SessionUse::goes_on).is_some())?;
-    let choices_max = limits::CHOICES_MAX as usize;
+    let choices_max = limits::CALL_CHOICES_MAX;
     if prompts.len() * params.choices as usize > choices_max {
         let each = format!("{} of each of {} prompts", params.choices, prompts.len());
         let bound = format!("at most {choices_max} completions of all prompts together");
-        return Err(Refusal::new("n", each, bound).into());
+        return Err(Refusal::new("prompt", each, bound).into());
     }
     if params.memory.resumable {
         Refusal::unless_within("prompt entries beside resumable", prompts.len(), 1, 1)?;
@@ -176,7 +185,7 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
             return Err(ApiError::field("echo", "is not supported beside resumable"));
         }
     }
-    Ok(CompletionRequest { prompts, params, echo, logprobs })
+    Ok(CompletionRequest { prompts, params, add_special_tokens, echo, logprobs })
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -225,7 +234,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
     let chat = Chat::take(&mut fields)?;
     fields.finish()?;
-    Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top), warning: None })
+    Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top), warnings: Vec::new() })
 }
 
 /// Whether thoughts stay in the text, in llama.cpp's words.
@@ -249,128 +258,4 @@ pub(super) fn take_budget(fields: &mut Fields<'_>) -> Result<Budget, ApiError> {
         }
     }
     Ok(budget)
-}
-
-/// A chat, and where the prompt that is made of it ends.
-fn take_messages(fields: &mut Fields<'_>) -> Result<(Vec<ChatMessage>, Ending), ApiError> {
-    let asks = fields.take("add_generation_prompt")?;
-    let goes_on = fields.take_or("continue_final_message", false)?;
-    let messages: Vec<RawMessage> =
-        fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
-    if messages.is_empty() {
-        return Err(ApiError::field("messages", "must have at least one message"));
-    }
-    let messages = (0..).zip(messages).map(|(idx, message)| message.parse(idx));
-    let messages: Vec<ChatMessage> = messages.collect::<Result<_, _>>()?;
-    let ending = match (goes_on, asks) {
-        (true, Some(true)) => {
-            let reason = "is not supported beside add_generation_prompt";
-            return Err(ApiError::field("continue_final_message", reason));
-        }
-        (true, _) => Ending::GoesOn,
-        (false, Some(false)) => Ending::Stands,
-        (false, _) => Ending::Asks,
-    };
-    let last = messages.last().filter(|last| last.role == Role::Assistant);
-    if goes_on && last.is_none_or(|last| !last.tool_calls.is_empty()) {
-        let reason = "needs the last message to be words of the assistant";
-        return Err(ApiError::field("continue_final_message", reason));
-    }
-    Ok((messages, ending))
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "message")]
-struct RawMessage {
-    role: String,
-    #[serde(default)]
-    content: Option<Content>,
-    #[serde(default)]
-    tool_calls: Option<Vec<RawCall>>,
-    #[serde(default)]
-    tool_call_id: Option<String>,
-    /// A text for templates; servers also send other things under these names, and get them back.
-    #[serde(default)]
-    reasoning_content: Value,
-    #[serde(default)]
-    reasoning: Value,
-    #[serde(default)]
-    name: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "call")]
-struct RawCall {
-    #[serde(default)]
-    id: String,
-    function: RawFunction,
-}
-
-#[derive(Deserialize)]
-#[serde(rename = "function")]
-struct RawFunction {
-    name: String,
-    /// JSON, as text.
-    arguments: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "content must be a text or a list of parts, each with a type")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Deserialize)]
-struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: String,
-}
-
-impl RawMessage {
-    fn parse(self, idx: usize) -> Result<ChatMessage, ApiError> {
-        let at = |field: &str| format!("messages[{idx}].{field}");
-        let role = Role::named(&at("role"), &self.role)?;
-        let content = match self.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
-                if let Some(part) = parts.iter().find(|part| part.kind != "text") {
-                    let bound = "parts of type text";
-                    return Err(Refusal::new(at("content"), &part.kind, bound).into());
-                }
-                parts.into_iter().map(|part| part.text).collect()
-            }
-        };
-        let tool_calls = self.tool_calls.unwrap_or_default().into_iter().enumerate();
-        let tool_calls =
-            tool_calls.map(|(call_idx, call)| call.parse(&at(&format!("tool_calls[{call_idx}]"))));
-        let tool_calls = tool_calls.collect::<Result<Vec<_>, _>>()?;
-        if role != Role::Assistant && !tool_calls.is_empty() {
-            return Err(Refusal::new(at("tool_calls"), "present", "the assistant's alone").into());
-        }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let reasoning = text(&self.reasoning_content).or_else(|| text(&self.reasoning));
-        let (tool_call_id, name) = (self.tool_call_id, text(&self.name));
-        Ok(ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name })
-    }
-}
-
-impl RawCall {
-    fn parse(self, field: &str) -> Result<ToolCall, Refusal> {
-        let Self { id, function: RawFunction { name, arguments } } = self;
-        let arguments = arguments_of(&format!("{field}.function.arguments"), &arguments)?;
-        Ok(ToolCall { id, name, arguments })
-    }
-}
-
-/// The arguments of a call that was made before.
-pub(super) fn arguments_of(field: &str, text: &str) -> Result<Value, Refusal> {
-    if text.trim().is_empty() {
-        return Ok(Value::Object(Map::new())); // of a function without parameters
-    }
-    let parsed = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
-    parsed.ok_or_else(|| Refusal::new(field, text, "a JSON object, as text"))
 }

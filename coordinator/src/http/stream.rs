@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, SelectAll, Stream, StreamExt};
@@ -103,12 +104,21 @@ fn events(answer: Answer) -> Response {
         let event = answer.next().await?;
         Some((event, answer))
     });
-    Sse::new(events).keep_alive(keep_alive()).into_response()
+    told(events)
+}
+
+/// The answer that tells these events as they come.
+pub(super) fn told<E: Into<BoxError>>(
+    events: impl Stream<Item = Result<Event, E>> + Send + 'static,
+) -> Response {
+    // Of nginx and its like: they would hold events back until they fill a buffer.
+    let unbuffered = [("x-accel-buffering", "no")];
+    (unbuffered, Sse::new(events).keep_alive(keep_alive())).into_response()
 }
 
 /// A comment where nothing was said for so long that what stands between might hang up: in
 /// proxies a minute is usual. There are clients that take no comments, so not before it must be.
-pub(super) fn keep_alive() -> KeepAlive {
+fn keep_alive() -> KeepAlive {
     KeepAlive::new().interval(Duration::from_secs(45))
 }
 

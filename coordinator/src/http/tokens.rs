@@ -95,7 +95,7 @@ fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiErro
     fields.finish()?;
     let text = &shared.generator.text;
     let template = text.template();
-    let chat = chat.for_template(template)?;
+    let chat = chat.for_template(template, &mut Vec::new())?;
     let prompt = template.render(chat.conversation(), SystemTime::now())?;
     Ok(text.encode_any(&prompt, !template.writes_bos())?)
 }

@@ -292,11 +292,23 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
 
     // A model that is asked for no effort makes none.
     let server = start(answering("There.")).await;
-    for (effort, status) in [("high", 400), ("none", 200), ("hard", 400)] {
+    for (effort, status, is_told) in [
+        ("high", 200, true),
+        ("low", 200, true),
+        ("none", 200, false),
+        ("minimal", 400, false),
+        ("hard", 400, false),
+    ] {
         let reply = server.chat(asked(json!({ "reasoning_effort": effort }))).await;
         assert_eq!(reply.status, status, "{effort}: {}", reply.body);
+        let warning = "reasoning_effort is passed over";
+        assert_eq!(reply.body.contains(warning), is_told, "{effort}: {}", reply.body);
     }
-    for effort in ["low", "hard"] {
+    let body = json!({ "input": "Where?", "reasoning": { "effort": "medium" } });
+    let reply = server.post("/v1/responses", &body.to_string()).await;
+    let is_told = reply.body.contains("reasoning.effort is passed over");
+    assert!(reply.status == 200 && is_told, "{}", reply.body);
+    for effort in ["xhigh", "hard"] {
         let body = json!({ "input": "Where?", "reasoning": { "effort": effort } });
         let reply = server.post("/v1/responses", &body.to_string()).await;
         assert_eq!(reply.status, 400, "{}", reply.body);

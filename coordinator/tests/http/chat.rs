@@ -47,7 +47,7 @@ async fn an_answer_has_a_bound_that_fits() {
 
 #[test]
 fn a_call_without_arguments_may_be_told_as_nothing() {
-    let check = |arguments: &str, want: Option<serde_json::Value>| {
+    let check = |arguments: serde_json::Value, want: Option<serde_json::Value>| {
         let function = json!({ "name": "now", "arguments": arguments });
         let call = json!({ "id": "1", "type": "function", "function": function });
         let said = json!({ "role": "assistant", "content": null, "tool_calls": [call] });
@@ -55,9 +55,30 @@ fn a_call_without_arguments_may_be_told_as_nothing() {
         let told = parsed.ok().map(|it| it.chat.messages[0].tool_calls[0].arguments.clone());
         assert_eq!(told, want, "{arguments:?}");
     };
-    ["{}", "", " \n"].into_iter().for_each(|nothing| check(nothing, Some(json!({}))));
-    check("[]", None);
-    check("{", None);
+    let nothing = [json!("{}"), json!(""), json!(" \n"), json!(null), json!({})];
+    nothing.into_iter().for_each(|nothing| check(nothing, Some(json!({}))));
+    check(json!("{\"a\": 1}"), Some(json!({ "a": 1 })));
+    check(json!({ "a": 1 }), Some(json!({ "a": 1 })));
+    check(json!("[]"), None);
+    check(json!([]), None);
+    check(json!("{"), None);
+    let said = json!({ "role": "assistant", "tool_calls": [{ "function": { "name": "now" } }] });
+    let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
+    assert_eq!(parsed.chat.messages[0].tool_calls[0].arguments, json!({}));
+}
+
+#[test]
+fn a_refusal_is_what_the_assistant_said() {
+    let content =
+        json!([{ "type": "text", "text": "No: " }, { "type": "refusal", "refusal": "x" }]);
+    let check = |said: serde_json::Value, want: &str| {
+        let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
+        assert_eq!(parsed.chat.messages[0].content, want, "{said}");
+    };
+    check(json!({ "role": "assistant", "content": content }), "No: x");
+    check(json!({ "role": "assistant", "content": null, "refusal": "No." }), "No.");
+    check(json!({ "role": "assistant", "content": "Yes.", "refusal": null }), "Yes.");
+    check(json!({ "role": "user", "content": null, "refusal": "No." }), "");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use aqueduct_core::work::Outputs;
 use aqueduct_core::{BelowFloor, Exchange, Floor, PolicyKind, Sampling, WireDtype};
 use serde_json::{Value, json};
 
-use super::client::{answering, start, text};
+use super::client::{allows, answering, last_form, start, text};
 
 #[tokio::test]
 async fn a_whole_answer() {
@@ -344,4 +344,69 @@ async fn an_end_token_is_counted_and_not_shown() {
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("done"), &json!("stop")));
     assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), tokens - 1);
     assert_eq!(reply["usage"]["completion_tokens"], tokens);
+}
+
+#[tokio::test]
+async fn a_call_may_have_many_prompts() {
+    let server = start(answering("x")).await;
+    let prompts = vec!["a"; 130];
+    let reply = server.completion(json!({ "prompt": prompts, "n": 2 })).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    let choices = reply["choices"].as_array().unwrap();
+    let indices: Vec<_> = choices.iter().map(|choice| choice["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, (0..260).collect::<Vec<_>>());
+    assert_eq!(reply["aqueduct"].as_array().map(Vec::len), Some(130));
+    assert_eq!(server.script.seen.lock().unwrap().len(), 130);
+    let events = server.completion(json!({ "prompt": prompts, "stream": true })).await.events();
+    let last = events.iter().filter(|event| event["choices"][0]["finish_reason"].is_string());
+    let mut last: Vec<_> =
+        last.map(|event| event["choices"][0]["index"].as_u64().unwrap()).collect();
+    last.sort_unstable();
+    assert_eq!(last, (0..130).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_form_may_be_asked_for_in_other_words() {
+    let server = start(answering("x")).await;
+    let check = async |fields: Value, good: &[&str], bad: &[&str]| {
+        let mut body = json!({ "prompt": "a" });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = server.completion(body).await;
+        assert_eq!(reply.status, 200, "{fields}: {}", reply.body);
+        good.iter().for_each(|it| assert!(allows(&server, &text(), it), "{it} by {fields}"));
+        bad.iter().for_each(|it| assert!(!allows(&server, &text(), it), "{it} by {fields}"));
+    };
+    let within = |name: &str, value: Value| json!({ "structured_outputs": { name: value } });
+    check(within("json", json!({ "type": "boolean" })), &["true"], &["1"]).await;
+    check(within("json_object", json!(true)), &["{}"], &["1"]).await;
+    check(within("regex", json!("a+b")), &["ab", "aab"], &["b"]).await;
+    let words = json!(["yes", "yes, no", "say \"so\""]);
+    check(within("choice", words), &["yes", "yes, no", "say \"so\""], &["no", "yes,"]).await;
+    check(within("grammar", json!("start: \"a\" \"b\"?")), &["a", "ab"], &["b"]).await;
+    check(json!({ "guided_choice": ["a", "b"] }), &["a", "b"], &["ab"]).await;
+    let schema = json!({ "type": "integer" });
+    let described = json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+    let same = json!({ "json_schema": schema, "response_format": described });
+    check(same, &["5"], &["true"]).await;
+    check(json!({ "grammar": "" }), &[], &[]).await;
+    assert!(last_form(&server).is_any());
+    let other = json!({ "prompt": "a", "guided_regex": "a", "response_format": described });
+    let reply = server.completion(other).await;
+    let param = &reply.json()["error"]["param"];
+    assert_eq!((reply.status, param), (400, &json!("guided_regex")), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn fields_of_vllm_reach_the_runtime() {
+    let server = start(answering("x")).await;
+    let body = json!({ "prompt": "a", "add_special_tokens": false, "cache_salt": "mine" });
+    assert_eq!(server.completion(body).await.status, 200);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    assert_eq!(seen.prompt, text().encode("a", false).unwrap());
+    assert!(!seen.cache_prompt);
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    assert_eq!(seen.prompt, text().encode("a", true).unwrap());
+    assert!(seen.cache_prompt);
 }

@@ -87,7 +87,21 @@ async fn wrong_fields_are_named() {
     check("prompt", json!(["a", 5]), "prompt").await;
     check("prompt", json!([1, -5]), "prompt").await;
     check("prompt", json!([4096]), "prompt").await;
-    check("prompt", json!(vec!["a"; 65]), "n").await;
+    check("prompt", json!(vec!["a"; limits::CALL_CHOICES_MAX + 1]), "prompt").await;
+    check("allowed_token_ids", json!([1]), "allowed_token_ids").await;
+    check("prompt_logprobs", json!(1), "prompt_logprobs").await;
+    check("truncate_prompt_tokens", json!(5), "truncate_prompt_tokens").await;
+    check("return_token_ids", json!(true), "return_token_ids").await;
+    check("include_stop_str_in_output", json!(true), "include_stop_str_in_output").await;
+    check("cache_salt", json!(5), "cache_salt").await;
+    check("add_special_tokens", json!("no"), "add_special_tokens").await;
+    check("guided_regex", json!("("), "guided_regex").await;
+    check("structured_outputs", json!({ "regex": "(" }), "structured_outputs.regex").await;
+    let tag = json!({ "structural_tag": {} });
+    check("structured_outputs", tag, "structured_outputs.structural_tag").await;
+    check("structured_outputs", json!({ "json": { "type": "wizard" } }), "structured_outputs.json")
+        .await;
+    check("grammar", json!("root ::= \"a\""), "grammar").await;
     check("priority", json!("high"), "priority").await;
     check("tempreature", json!(0), "tempreature").await;
     check("stream_options", json!({ "usage": true }), "stream_options.usage").await;
@@ -122,8 +136,11 @@ async fn what_is_wanted_is_said_in_words_of_the_api() {
     assert!(stop.starts_with("stop: must be a text or a list of texts"), "{stop}");
     let messages = json!([{ "role": "user", "content": 5 }]);
     let content = said(server.chat(json!({ "messages": messages })).await.json());
-    let want = "messages: content must be a text or a list of parts";
+    let want = "messages[0]: content must be a text or a list of parts";
     assert!(content.starts_with(want), "{content}");
+    let grammar = json!({ "prompt": "a", "grammar": "root ::= \"a\"" });
+    let grammar = said(server.completion(grammar).await.json());
+    assert!(grammar.contains("dialect of Lark") && grammar.contains("not in GBNF"), "{grammar}");
 }
 
 #[tokio::test]
@@ -162,7 +179,9 @@ async fn values_that_ask_for_nothing_are_fine() {
         "suffix": null, "user": "u", "metadata": { "a": [1] }, "stop": null, "seed": -1,
         "prompt_logprobs": null, "chat_template": null, "skip_special_tokens": true,
         "length_penalty": 1.0, "include_stop_str_in_output": false, "max_tokens": 5.0,
-        "include_reasoning": true, "add_special_tokens": true,
+        "include_reasoning": true, "add_special_tokens": true, "request_id": "mine",
+        "spaces_between_special_tokens": false, "allowed_token_ids": null, "guided_json": null,
+        "structured_outputs": { "json_object": false }, "grammar": "",
     });
     let reply = server.completion(body.clone()).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -179,7 +198,15 @@ async fn wrong_messages_are_named() {
     };
     check(json!([]), "messages").await;
     check(json!("hello"), "messages").await;
-    check(json!([{ "content": "no role" }]), "messages").await;
+    check(json!([{ "content": "no role" }]), "messages[0]").await;
+    check(json!([{ "role": "user", "content": "?" }, 5]), "messages[1]").await;
+    let called = |call: Value| json!([{ "role": "assistant", "tool_calls": [call] }]);
+    check(called(json!({ "id": "1" })), "messages[0].tool_calls[0]").await;
+    let function = json!({ "name": "f", "arguments": "{" });
+    let arguments = "messages[0].tool_calls[0].function.arguments";
+    check(called(json!({ "id": "1", "function": function })), arguments).await;
+    let refusal = json!([{ "type": "refusal", "refusal": "No." }]);
+    check(json!([{ "role": "user", "content": refusal }]), "messages[0].content").await;
     check(json!([{ "role": "tool", "content": "x" }]), "messages[0].role").await;
     let image = json!([{ "type": "image_url", "image_url": {} }]);
     check(json!([{ "role": "user", "content": image }]), "messages[0].content").await;

@@ -95,3 +95,47 @@ async fn a_failure_is_the_last_event() {
     );
     assert!(last["response"]["error"]["message"].as_str().unwrap().contains("gone"), "{last}");
 }
+
+#[tokio::test]
+async fn what_clients_send_by_themselves_is_taken() {
+    let server = start(answering("At Walden")).await;
+    let hosted = |kind: &str| json!({ "type": kind, "id": "x", "status": "completed" });
+    let refusal = json!([{ "type": "refusal", "refusal": "No." }]);
+    let asked = json!({
+        "include": [
+            "web_search_call.action.sources", "web_search_call.results",
+            "code_interpreter_call.outputs", "computer_call_output.output.image_url",
+            "file_search_call.results", "message.input_image.image_url",
+            "reasoning.encrypted_content",
+        ],
+        "truncation": "auto", "max_tool_calls": 5, "max_output_tokens": 8,
+        "input": [
+            { "role": "user", "content": "Where?" },
+            hosted("web_search_call"),
+            hosted("mcp_list_tools"),
+            { "role": "assistant", "content": refusal },
+        ],
+    });
+    let reply = responded(&server, asked).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    let warnings = reply["aqueduct"]["warnings"].as_array().unwrap();
+    let want = "input items of type mcp_list_tools, web_search_call: the model is shown none";
+    assert!(warnings.contains(&json!(want)), "{warnings:?}");
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    let want = "system: Be brief.\nuser: Where?\nassistant: No.\nassistant:";
+    assert_eq!(text().decode(&seen.prompt), want);
+
+    let check = async |fields: Value, param: &str| {
+        let reply = responded(&server, fields).await;
+        let seen = &reply.json()["error"]["param"];
+        assert_eq!((reply.status, seen), (400, &json!(param)), "{}", reply.body);
+    };
+    check(json!({ "include": ["file_search_call.secrets"] }), "include").await;
+    check(json!({ "truncation": "always" }), "truncation").await;
+    check(json!({ "input": [hosted("wizard_call")] }), "input[0].type").await;
+    let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "[" });
+    check(json!({ "input": [call] }), "input[0].arguments").await;
+    let format = json!({ "format": { "type": "json_object" } });
+    check(json!({ "text": format, "guided_regex": "a" }), "guided_regex").await;
+}

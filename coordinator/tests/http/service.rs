@@ -27,8 +27,17 @@ async fn models_health_and_metrics() {
     let server = start(answering("some words")).await;
     let models = server.get("/v1/models").await.json();
     assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("tiny")));
-    assert_eq!(server.get("/v1/models/tiny").await.json()["object"], "model");
+    let model = server.get("/v1/models/tiny").await.json();
+    assert_eq!(model, models["data"][0]);
+    assert_eq!((&model["object"], &model["root"]), (&json!("model"), &json!("tiny")));
+    assert_eq!((&model["parent"], &model["permission"]), (&json!(null), &json!([])));
+    assert!(model["created"].as_u64().is_some_and(|began| began > 1_700_000_000), "{model}");
     assert_eq!(server.get("/v1/models/other").await.status, 404);
+    assert_eq!(server.get("/v1/models/").await.json(), models);
+    for path in ["/v1/models", "/v1/models/tiny", "/health", "/metrics"] {
+        let reply = server.send(&request("HEAD", path, b"")).await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, ""), "{path}");
+    }
     let named = start_with(answering("x"), ApiOptions::new("org/tiny")).await;
     for path in ["/v1/models/org/tiny", "/v1/models/org%2Ftiny"] {
         assert_eq!(named.get(path).await.json()["id"], "org/tiny", "{path}");
@@ -41,7 +50,12 @@ async fn models_health_and_metrics() {
     server.completion(json!({ "prompt": "a" })).await;
     server.completion(json!({ "prompt": "a", "aqueduct": { "chunk_tokens": 8 } })).await;
     let metrics = server.get("/metrics").await;
-    assert!(metrics.head.contains("openmetrics-text"));
+    assert!(metrics.head.contains("content-type: text/plain; version=0.0.4"), "{}", metrics.head);
+    assert!(metrics.body.contains("\n# TYPE requests_total counter\n"), "{}", metrics.body);
+    let accept = "Accept: application/openmetrics-text;version=1.0.0\r\n";
+    let open = server.send(&request_with(accept, "GET", "/metrics", b"")).await;
+    assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
+    assert!(open.body.ends_with("# EOF\n"), "{}", open.body);
     for line in [
         "requests_total{outcome=\"Finished\"} 2",
         "time_to_first_token_seconds_count 2",
@@ -52,6 +66,21 @@ async fn models_health_and_metrics() {
         "clamps_total 2",
     ] {
         assert!(metrics.body.lines().any(|seen| seen == line), "{line}: {}", metrics.body);
+    }
+}
+
+#[tokio::test]
+async fn no_proxy_is_to_hold_events_back() {
+    let server = start(answering("some words")).await;
+    let chat = json!({ "messages": [{ "role": "user", "content": "?" }], "stream": true });
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": "a", "stream": true })),
+        ("/v1/chat/completions", chat),
+        ("/v1/responses", json!({ "input": "?", "stream": true })),
+    ] {
+        let reply = server.post(path, &body.to_string()).await;
+        assert!(reply.head.contains("x-accel-buffering: no"), "{path}: {}", reply.head);
+        assert!(reply.head.contains("content-type: text/event-stream"), "{path}: {}", reply.head);
     }
 }
 

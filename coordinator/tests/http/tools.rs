@@ -462,3 +462,46 @@ async fn what_is_too_long_for_a_grammar_is_not_looked_into() {
     let param = &reply.json()["error"]["param"];
     assert_eq!((reply.status, param), (400, &json!("tools")), "{}", reply.body);
 }
+
+#[tokio::test]
+async fn calls_of_custom_tools_are_shown_as_others_are() {
+    let server = saying("There.", "tools.jinja").await;
+    let body = json!({ "max_output_tokens": 8, "input": [
+        { "role": "user", "content": "?" },
+        { "type": "custom_tool_call", "call_id": "1", "name": "run", "input": "ls -l" },
+        { "type": "custom_tool_call_output", "call_id": "1", "output": "two files" },
+        { "type": "function_call", "call_id": "2", "name": "f" },
+        { "type": "function_call_output", "call_id": "2", "output": "5" },
+    ] });
+    let reply = server.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    let prompt = text_with_tools("tools.jinja").decode(&seen.prompt);
+    for part in [
+        "\"name\": \"run\"",
+        "\"ls -l\"}",
+        "<tool_response>\ntwo files\n</tool_response>",
+        "\"name\": \"f\", \"arguments\": {}",
+    ] {
+        assert!(prompt.contains(part), "{part}: {prompt}");
+    }
+}
+
+/// What is no JSON cannot be told apart from a call, or leaves none.
+#[tokio::test]
+async fn a_form_that_is_no_schema_stands_beside_no_calls() {
+    let server = saying("There.", "tools.jinja").await;
+    let check = async |more: Value, want: Option<&str>| {
+        let mut asked = offered(json!({ "guided_choice": ["There.", "Here."] }));
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = server.chat(asked).await;
+        let param = want.map_or(Value::Null, |_| reply.json()["error"]["param"].clone());
+        assert_eq!(param.as_str(), want, "{more}: {}", reply.body);
+        assert_eq!(reply.status, if want.is_some() { 400 } else { 200 }, "{}", reply.body);
+    };
+    check(json!({}), Some("guided_choice")).await;
+    check(json!({ "tool_choice": "none" }), None).await;
+    assert!(allows(&server, &text_with_tools("tools.jinja"), "There."));
+    check(json!({ "tool_choice": "required" }), None).await;
+    assert!(!allows(&server, &text_with_tools("tools.jinja"), "There."));
+}

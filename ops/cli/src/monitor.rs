@@ -2,11 +2,11 @@
 //! port of sessions and frames is for members of the cluster alone.
 
 use aqueduct_coordinator::http::{Bounds, serve_routes};
-use aqueduct_telemetry::{PAGE_TYPE, page};
+use aqueduct_telemetry::page_for;
 use aqueduct_tls::Refusals;
 use aqueduct_worker::{Worker, metrics};
 use axum::Router;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -23,9 +23,10 @@ pub(crate) fn spawn(
         let status = if stops { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
         std::future::ready((status, if stops { "going to stop" } else { "ok" }))
     };
-    let render = move || {
-        let text = page(&metrics::registry(&worker, &refusals));
-        std::future::ready(([(header::CONTENT_TYPE, PAGE_TYPE)], text))
+    let render = move |headers: HeaderMap| {
+        let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+        let (kind, text) = page_for(accept, &metrics::registry(&worker, &refusals));
+        std::future::ready(([(header::CONTENT_TYPE, kind)], text))
     };
     let routes = Router::new()
         .route("/metrics", get(render))

@@ -121,7 +121,7 @@ fn a_collector_that_is_away_or_silent_delays_nobody() {
 /// The figures of a process when they have come to be those of its page at `door`.
 fn agreed(collector: &Collector, process: &Running, door: &str) -> BTreeSet<String> {
     wait_for(&format!("the figures at {door}"), || {
-        let (status, page) = process.http_at(door, "GET", "/metrics", "");
+        let (status, page) = process.open_metrics_at(door);
         assert_eq!(status, 200, "{page}");
         let pushed = collector.pushes_of(process.id()).last()?.page();
         (pushed == page_lines(&page)).then_some(pushed)
@@ -181,7 +181,7 @@ fn the_last_push_has_the_last_request() {
     let (_runtime, url) = collector.start();
     let (mut workers, coordinator) = cluster(1, &url, NEVER_MS);
     coordinator.complete("Simplify");
-    let (_, page) = coordinator.http("GET", "/metrics", "");
+    let (_, page) = coordinator.open_metrics_at("http");
     let (worker, pid) = (workers.remove(0), coordinator.id());
     assert!(collector.pushes_of(pid).is_empty() && collector.pushes_of(worker.id()).is_empty());
     assert_eq!(coordinator.terminate(), Some(0));

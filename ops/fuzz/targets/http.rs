@@ -12,7 +12,7 @@ fuzz_target!(|body: &[u8]| {
     match parse_completion(body) {
         Ok(request) => {
             let choices = request.prompts.len() * request.params.choices as usize;
-            assert!((1..=limits::CHOICES_MAX as usize).contains(&choices));
+            assert!((1..=limits::CALL_CHOICES_MAX).contains(&choices));
         }
         Err(error) => is_the_callers(&error),
     }

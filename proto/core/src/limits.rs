@@ -24,6 +24,8 @@ pub const FAILURE_BYTES_MAX: usize = 4 << 10;
 pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 /// Completions of one request (`n`).
 pub const CHOICES_MAX: u32 = 64;
+/// Completions of all prompts of one call, each of which is a request: as many as a long queue has.
+pub const CALL_CHOICES_MAX: usize = 1024;
 /// Seconds that a device may take to come to a layer's end, unless configured otherwise: the
 /// longest chunks of the largest models take minutes on few processors.
 pub const STALL_S_DEFAULT: u64 = 1800;

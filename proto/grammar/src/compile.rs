@@ -23,6 +23,9 @@ const SCHEMA: &str = "%json";
 const STACK_BYTES: usize = 256 << 20;
 /// Steps to find how what a grammar describes begins, of some 100 ns each.
 const BEGIN_STEPS: u64 = 4_000_000;
+/// How what is said of an expression begins, and so many of its characters are shown.
+const EXPRESSION: &str = "regex parse error:";
+const EXPRESSION_CHARS: usize = 80;
 /// Said of what the compiler gave up over, which is no text for callers.
 const PANICKED: &str = "its compiler gives up over it";
 
@@ -124,10 +127,23 @@ fn said(error: impl Display) -> String {
 }
 
 /// What there is to say of an error: its first line says what is wrong, the others where
-/// llguidance was.
-pub(crate) fn told(error: &str) -> &str {
-    let told = error.lines().next().unwrap_or_default();
-    if told.contains("panic:") { PANICKED } else { told }
+/// llguidance was. Of an expression the first one says that it is one, and stands before it.
+pub(crate) fn told(error: &str) -> String {
+    let mut lines = error.lines();
+    let told = lines.next().unwrap_or_default();
+    if told.contains("panic:") {
+        return PANICKED.to_owned();
+    }
+    let why = lines.clone().find_map(|line| line.strip_prefix("error: "));
+    let Some(why) = why.filter(|_| told.ends_with(EXPRESSION)) else { return told.to_owned() };
+    // One of several lines stands between others.
+    let expression = lines.next().and_then(|line| line.strip_prefix("    ")).unwrap_or_default();
+    let shown: String = expression.chars().take(EXPRESSION_CHARS).collect();
+    let more = if shown.len() < expression.len() { ".." } else { "" };
+    match shown.is_empty() {
+        true => format!("{told} {why}"),
+        false => format!("{told} {why} in {shown}{more}"),
+    }
 }
 
 #[cfg(test)]
@@ -297,6 +313,24 @@ mod tests {
             let schema = json!({ "$ref": "#/$defs/0", "$defs": defs });
             assert_eq!(allows(&schema, "1"), Ok(true));
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_expression_is_said() {
+        let check = |error: &str, want: &str| assert_eq!(told(error), want);
+        check("Unsatisfiable schema\n\nwhere", "Unsatisfiable schema");
+        check("regex parse error:", "regex parse error:");
+        let group = "regex parse error:\n    (a\n    ^\nerror: unclosed group";
+        check(group, "regex parse error: unclosed group in (a");
+        let long = format!("at 1: regex parse error:\n    {}(\nerror: unclosed", "é".repeat(90));
+        check(&long, &format!("at 1: regex parse error: unclosed in {}..", "é".repeat(80)));
+        let lines = "regex parse error:\n~~~~\n1: (a\n~~~~\non line 1\nerror: unclosed group";
+        check(lines, "regex parse error: unclosed group");
+
+        let refusal = vocabulary().compile("grammar", &Grammar::Regex("x(a".into()).into());
+        let refusal = refusal.map(drop).unwrap_err();
+        let why = reason(&refusal);
+        assert!(why.contains("unclosed group") && why.contains("(a"), "{why}");
     }
 
     #[test]

@@ -17,20 +17,7 @@ use prometheus_client::encoding::prometheus_protobuf::encode;
 use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
     self as prometheus, LabelPair, MetricFamily, MetricType,
 };
-use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-
-/// What a [`page`] is, to HTTP.
-pub const PAGE_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The OpenMetrics text of what is in `registry` now.
-pub fn page(registry: &Registry) -> String {
-    let mut page = String::new();
-    if let Err(error) = text::encode(&mut page, registry) {
-        tracing::error!(%error, "metrics could not be written");
-    }
-    page
-}
 
 /// Everything that a process counts, at one moment.
 #[derive(Debug, Clone)]

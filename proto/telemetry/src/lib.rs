@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod figures;
+mod page;
 mod push;
 
 use std::fmt::Display;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, TraceParent, limits};
-pub use figures::{Figures, PAGE_TYPE, page};
+pub use figures::Figures;
 use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
 };
@@ -22,6 +23,7 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+pub use page::{page, page_for};
 use push::Pusher;
 pub use push::Pushing;
 use tokio_util::task::TaskTracker;

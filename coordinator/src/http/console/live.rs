@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures::stream;
 use serde_json::{Value, json};
 
 use super::super::ApiState;
+use super::super::stream::told;
 use crate::generation::{Entry, Load, Stage};
 use crate::metrics::Outcome;
 use crate::runtime::{Cluster, WorkerState, WorkerStatus};
@@ -27,7 +28,7 @@ pub(super) async fn events(State(state): State<ApiState>) -> Response {
         let event = Event::default().data(now(&state, &load).to_string());
         Some((Ok::<_, Infallible>(event), (!load.closing).then_some((state, ticks))))
     });
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+    told(events)
 }
 
 fn now(state: &ApiState, load: &Load) -> Value {

@@ -2,6 +2,7 @@
 //! Nothing is kept of it: a conversation is what its caller sends.
 
 mod asked;
+mod items;
 mod stream;
 mod teller;
 

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use aqueduct_core::{Refusal, RequestId};
-use axum::response::sse::{Event, Sse};
-use axum::response::{IntoResponse, Response};
-use futures::stream;
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures::stream::unfold;
 use serde_json::Value;
 
 use super::super::choices::Pieces;
 use super::super::error::ApiError;
-use super::super::stream::{GoesOn, Places, Running, keep_alive};
+use super::super::stream::{self, GoesOn, Places, Running};
 use super::teller::Teller;
 use crate::generation::Source;
 use crate::peers::Made;
@@ -46,7 +46,7 @@ pub(super) fn response(running: Running, mut teller: Teller, told: u64) -> Respo
     let queue = teller.begin().into();
     let (pieces, ended) = (Pieces::new(view), false);
     let answer = Answer { source, pieces, teller, queue, ended, request, places, told };
-    let events = stream::unfold(answer, |mut answer| async {
+    let events = unfold(answer, |mut answer| async {
         let event = match answer.next().await? {
             Ok(event) => event,
             Err(error) => return Some((Err(error), answer)),
@@ -57,7 +57,7 @@ pub(super) fn response(running: Running, mut teller: Teller, told: u64) -> Respo
         let told = answer.places.told(told, Some(&place));
         Some((Ok::<_, GoesOn>(told), answer))
     });
-    Sse::new(events).keep_alive(keep_alive()).into_response()
+    stream::told(events)
 }
 
 /// Which of an answer's events it is.

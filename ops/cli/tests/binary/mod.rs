@@ -131,6 +131,14 @@ impl Running {
         whole(stream)
     }
 
+    /// What it counts, in OpenMetrics.
+    pub(crate) fn open_metrics_at(&self, field: &str) -> (u16, String) {
+        let mut stream = self.connect(field);
+        let accept = "accept: application/openmetrics-text\r\n";
+        write_request(&mut stream, "GET /metrics", accept, "");
+        whole(stream)
+    }
+
     /// Sends an HTTP request and leaves the answer to the caller.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         self.send_to("http", method, path, body)
