@@ -96,6 +96,13 @@ def test_calls(caller):  # noqa: F811
     told = [(event.name, event.arguments) for event in events
             if event.type == 'response.function_call_arguments.done']
     assert told == [(call.name, call.arguments) for call in answer.output]
+    for at, call in enumerate(answer.output):
+        own = [event for event in events if getattr(event, 'output_index', None) == at]
+        kinds = [event.type for event in own]
+        assert kinds == ['response.output_item.added',
+                         *['response.function_call_arguments.delta'] * (len(own) - 3),
+                         'response.function_call_arguments.done', 'response.output_item.done']
+        assert ''.join(event.delta for event in own[1:-2]) == call.arguments
     results = [{'type': 'function_call_output', 'call_id': call.call_id, 'output': '281'}
                for call in answer.output]
     after = respond(caller, input=[*MESSAGES[1:], *answer.output, *results], tools=TOOLS)

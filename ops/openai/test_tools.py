@@ -45,7 +45,9 @@ def caller(tmp_path_factory, request):
     template = MODEL.parent / 'ops/openai' / request.param
     shutil.copy(template, folder / 'chat_template.jinja')
     with serving('--chunk', '64', model=folder) as server:
-        yield client_of(server)
+        client = client_of(server)
+        client.template = request.param
+        yield client
 
 
 def check(calls):
@@ -100,20 +102,56 @@ def test_one_call_only(caller):
     assert len(answer.choices[0].message.tool_calls) == 1
 
 
+def joined(chunks):
+    """The calls of a stream: each is begun once, and goes on while no other is begun."""
+    calls = []
+    for chunk in chunks:
+        deltas = chunk.choices[0].delta.tool_calls or []
+        assert len({delta.index for delta in deltas}) == len(deltas)
+        for delta in deltas:
+            if delta.index == len(calls):
+                calls.append({'id': delta.id, 'name': delta.function.name, 'arguments': '',
+                              'pieces': 0})
+            else:
+                assert (delta.index, delta.id) == (len(calls) - 1, None)
+                assert delta.function.name is None
+            calls[-1]['arguments'] += delta.function.arguments
+            calls[-1]['pieces'] += 1
+    return calls
+
+
 def test_streamed(caller):
     fields = {'tools': TOOLS, 'tool_choice': 'required', 'max_tokens': 1500, 'seed': 3,
               'temperature': 1.5}
-    calls = {}
     chunks = list(chat(caller, stream=True, **fields))
-    for chunk in chunks:
-        for delta in chunk.choices[0].delta.tool_calls or []:
-            call = calls.setdefault(delta.index, {'name': '', 'arguments': ''})
-            call['name'] += delta.function.name or ''
-            call['arguments'] += delta.function.arguments or ''
     assert chunks[-1].choices[0].finish_reason == 'tool_calls'
     whole = chat(caller, **fields).choices[0].message.tool_calls
-    assert list(calls.values()) == [
-        {'name': call.function.name, 'arguments': call.function.arguments} for call in whole]
+    calls = joined(chunks)
+    assert [(call['name'], call['arguments']) for call in calls] == [
+        (call.function.name, call.function.arguments) for call in whole]
+    assert len({call['id'] for call in calls}) == len(calls)
+
+
+def test_arguments_come_bit_by_bit(caller):
+    fields = {'tools': TOOLS, 'tool_choice': NAMED, 'max_tokens': 200, 'temperature': 1.5}
+    chunks = list(chat(caller, stream=True, seed=2, **fields))
+    call, = joined(chunks)
+    jsonschema.validate(json.loads(call['arguments']), PLACE)
+    # As Python has calls they are told when they are whole.
+    is_whole = call['pieces'] == 1
+    assert is_whole == (caller.template == 'python.jinja')
+
+
+def test_a_call_may_be_cut_off(caller):
+    fields = {'tools': TOOLS, 'tool_choice': NAMED, 'temperature': 1.5, 'seed': 2}
+    for most in range(1, 40, 3):
+        choice = chat(caller, max_tokens=most, **fields).choices[0]
+        chunks = list(chat(caller, max_tokens=most, stream=True, **fields))
+        assert [call['arguments'] for call in joined(chunks)] == [
+            call.function.arguments for call in choice.message.tool_calls or []]
+        said = ''.join(chunk.choices[0].delta.content or '' for chunk in chunks)
+        assert said == (choice.message.content or '')
+        assert chunks[-1].choices[0].finish_reason == choice.finish_reason
 
 
 def test_auto_and_none_may_just_talk(caller):

@@ -99,10 +99,11 @@ impl Choice {
     /// What was held back, when nothing follows. `whole`: the model ended it.
     fn rest(&mut self, whole: bool) -> Heard {
         let said = self.detokenizer.finish();
-        let Heard { text, reasoning, .. } = self.hearing.say(said);
+        let Heard { text, reasoning, mut calls } = self.hearing.say(said);
         let rest = self.hearing.finish(whole);
+        calls.extend(rest.calls);
         let text = self.stops.push(&(text + &rest.text)) + &self.stops.finish();
-        Heard { text, reasoning: reasoning + &rest.reasoning, calls: rest.calls }
+        Heard { text, reasoning: reasoning + &rest.reasoning, calls }
     }
 
     fn done(&self, choice: u32, heard: Heard) -> Option<TextEvent> {

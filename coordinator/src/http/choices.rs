@@ -1,5 +1,7 @@
 //! One prompt's completions, as a list of `choices` entries: whole, or piece by piece.
 
+mod piece;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +13,9 @@ use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
 use super::stream::Places;
 use crate::generation::{Finish, Stands, TextEvent, TextToken};
-use crate::text::{Call, CallNotation, CallParser, Heard, Said, TextModel};
+use crate::text::{CallNotation, CallParser, Heard, TextModel};
+use piece::whole_calls;
+pub(super) use piece::{Part, Piece};
 
 /// What the caller asked to see.
 #[derive(Clone)]
@@ -66,27 +70,6 @@ struct Calls {
     parser: CallParser,
     /// How many there were.
     told: usize,
-}
-
-/// What an event adds to one choice.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Piece {
-    pub(super) choice: usize,
-    /// In the order in which they were said.
-    pub(super) parts: Vec<Part>,
-    pub(super) logprobs: Option<Value>,
-    pub(super) finish: Option<&'static str>,
-}
-
-/// Something that is said.
-#[derive(Debug, Clone)]
-pub(super) enum Part {
-    /// Never empty.
-    Text(String),
-    /// What the model thought. Never empty.
-    Reasoning(String),
-    /// A call of a tool, as `tool_calls` has it.
-    Call(Value),
 }
 
 impl Pieces {
@@ -187,10 +170,9 @@ impl Pieces {
         let request = self.view.request;
         let Heard { text, reasoning, calls } = heard;
         let mut parts = Vec::new();
-        if self.view.one_call && self.calls.get(choice).is_some_and(|calls| calls.told > 0) {
-            return Piece::of(choice); // nothing is told of behind the only call
-        }
-        if !reasoning.is_empty() {
+        let is_called = self.calls.get(choice).is_some_and(|calls| calls.told > 0);
+        // Nothing is told of behind the only call.
+        if !(reasoning.is_empty() || is_called && self.view.one_call) {
             parts.push(Part::Reasoning(reasoning));
         }
         let Some(Calls { parser, told }) = self.calls.get_mut(choice) else {
@@ -203,22 +185,18 @@ impl Pieces {
         if is_last {
             said.extend(parser.finish());
         }
-        said.extend(
-            calls.into_iter().map(|Call { name, arguments }| Said::Call { name, arguments }),
-        );
-        parts.extend(said.into_iter().map(|said| match said {
-            Said::Text(text) => Part::Text(text),
-            Said::Call { name, arguments } => {
-                let call = json!({
-                    "index": *told,
-                    "id": call_id(notation, request, choice, *told),
-                    "type": "function",
-                    "function": { "name": name, "arguments": arguments },
-                });
-                *told += 1;
-                Part::Call(call)
-            }
-        }));
+        said.extend(parser.push_calls(calls));
+        let new = |idx: usize, name: String, arguments: String| {
+            json!({
+                "index": idx,
+                "id": call_id(notation, request, choice, idx),
+                "type": "function",
+                "function": { "name": name, "arguments": arguments },
+            })
+        };
+        for said in said {
+            Part::add(&mut parts, said, told, &new);
+        }
         Piece { parts, ..Piece::of(choice) }
     }
 }
@@ -240,53 +218,6 @@ fn call_id(notation: CallNotation, request: RequestId, choice: usize, idx: usize
     }
 }
 
-impl Piece {
-    /// Whether it says no more than that its choice is over.
-    fn is_bare_end(&self) -> bool {
-        self.parts.is_empty() && self.finish.is_some()
-    }
-
-    /// Whether it says anything.
-    pub(super) fn is_shown(&self) -> bool {
-        !self.parts.is_empty() || self.logprobs.is_some() || self.finish.is_some()
-    }
-
-    /// Nothing yet.
-    fn of(choice: usize) -> Self {
-        Self { choice, ..Self::default() }
-    }
-
-    fn text(choice: usize, text: String) -> Self {
-        let parts = if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] };
-        Self { parts, ..Self::of(choice) }
-    }
-
-    /// All its text.
-    fn content(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
-            Part::Text(text) => Some(text.as_str()),
-            Part::Reasoning(_) | Part::Call(_) => None,
-        });
-        texts.collect()
-    }
-
-    /// What the model thought.
-    fn reasoning(&self) -> String {
-        let thoughts = self.parts.iter().filter_map(|part| match part {
-            Part::Reasoning(text) => Some(text.as_str()),
-            Part::Text(_) | Part::Call(_) => None,
-        });
-        thoughts.collect()
-    }
-
-    fn calls(&self) -> impl Iterator<Item = &Value> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Call(call) => Some(call),
-            Part::Text(_) | Part::Reasoning(_) => None,
-        })
-    }
-}
-
 impl View {
     /// The entry of a streamed chunk.
     pub(super) fn delta(&self, piece: &Piece) -> Value {
@@ -302,7 +233,7 @@ impl View {
                 entry["delta"] = json!({});
             }
             Endpoint::Chat => {
-                let (text, calls) = (piece.content(), piece.calls().collect::<Vec<_>>());
+                let (text, calls) = (piece.content(), piece.calls());
                 entry["delta"] = json!({});
                 if !calls.is_empty() {
                     entry["delta"]["tool_calls"] = json!(calls);
@@ -341,7 +272,7 @@ impl View {
         let text: String = mine().map(Piece::content).collect();
         let logprobs = mine().filter_map(|piece| piece.logprobs.clone()).reduce(join_lists);
         let finish = mine().find_map(|piece| piece.finish);
-        let calls: Vec<Value> = mine().flat_map(Piece::calls).map(whole_call).collect();
+        let calls = whole_calls(mine());
         let mut entry = json!({
             "index": self.first_choice + choice,
             "logprobs": logprobs,
@@ -367,13 +298,6 @@ impl View {
         }
         entry
     }
-}
-
-/// A call without its place in a stream.
-fn whole_call(call: &Value) -> Value {
-    let mut call = call.clone();
-    call.as_object_mut().map(|fields| fields.remove("index"));
-    call
 }
 
 /// Joins two objects whose fields are lists.

@@ -8,6 +8,7 @@
 //!
 //! What stands between bars is a token of its own, so text that looks like it changes nothing.
 
+use super::calling::Calling;
 use super::{ChatMessage, Role, Start};
 
 const CHANNEL: &str = "<|channel|>";
@@ -65,12 +66,12 @@ pub struct Heard {
     pub calls: Vec<Call>,
 }
 
-/// A call of a tool.
+/// A call of a tool, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Of the tool.
-    pub name: String,
-    /// A JSON object, as the model wrote it.
+    /// Of the tool; `None`: more of the call before.
+    pub name: Option<String>,
+    /// A JSON object, as the model wrote it; more of it may follow.
     pub arguments: String,
 }
 
@@ -82,17 +83,19 @@ impl Heard {
 
     /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> usize {
-        let of_call = |call: &Call| call.name.len() + call.arguments.len() + size_of::<Call>();
+        let of_call = |Call { name, arguments }: &Call| {
+            name.as_ref().map_or(0, String::len) + arguments.len() + size_of::<Call>()
+        };
         self.text.len() + self.reasoning.len() + self.calls.iter().map(of_call).sum::<usize>()
     }
 }
 
 /// Whom a message is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Kind {
     Text,
     Reasoning,
-    Call(String),
+    Call(Calling),
 }
 
 /// Tells the messages of one answer apart as it comes.
@@ -101,8 +104,6 @@ pub(crate) struct Channels {
     /// The message that is being said; `None` in a head.
     message: Option<Kind>,
     head: String,
-    /// Of a call, which is told of when it is whole.
-    arguments: String,
     /// Whether there was any message.
     spoke: bool,
     /// Whether what comes is a head, and not an answer that has none.
@@ -116,21 +117,19 @@ impl Channels {
     pub(crate) fn new(start: Start) -> Self {
         let message = (start == Start::Continuation).then_some(Kind::Text);
         let spoke = message.is_some();
-        let (head, arguments) = (String::new(), String::new());
-        Self { message, head, arguments, spoke, in_head: false, thought: false }
+        Self { message, head: String::new(), spoke, in_head: false, thought: false }
     }
 
     /// Takes more text.
     pub(crate) fn say(&mut self, text: String) -> Heard {
-        match &self.message {
+        match &mut self.message {
             Some(Kind::Text) => Heard::text(text),
             Some(Kind::Reasoning) => {
                 self.thought |= !text.is_empty();
                 Heard { reasoning: text, ..Heard::default() }
             }
-            Some(Kind::Call(_)) => {
-                self.arguments.push_str(&text);
-                Heard::default()
+            Some(Kind::Call(call)) => {
+                Heard { calls: call.say(&text).into_iter().collect(), ..Heard::default() }
             }
             None => {
                 self.head.push_str(&text);
@@ -149,7 +148,7 @@ impl Channels {
         match &self.message {
             None if mark == MESSAGE => {
                 let kind = kind_of(&std::mem::take(&mut self.head));
-                let again = kind == Kind::Reasoning && self.thought;
+                let again = matches!(kind, Kind::Reasoning) && self.thought;
                 (self.message, self.spoke, self.in_head) = (Some(kind), true, false);
                 let reasoning = if again { BETWEEN.to_owned() } else { String::new() };
                 Heard { reasoning, ..Heard::default() }
@@ -181,12 +180,12 @@ impl Channels {
 
     /// Whether text is for the caller to read.
     pub(crate) fn is_text(&self) -> bool {
-        self.message == Some(Kind::Text)
+        matches!(self.message, Some(Kind::Text))
     }
 
     /// Whether text is what the model thinks.
     pub(crate) fn is_thinking(&self) -> bool {
-        self.message == Some(Kind::Reasoning)
+        matches!(self.message, Some(Kind::Reasoning))
     }
 
     /// What was said without a head, if that is what stands where one would.
@@ -199,32 +198,27 @@ impl Channels {
     }
 
     /// What was held back, when nothing follows. `whole`: the model ended its answer. A call whose
-    /// end is missing is one all the same if its arguments are complete, and nothing otherwise.
+    /// end is missing is what was told of it, and nothing if that is nothing.
     pub(crate) fn finish(&mut self, whole: bool) -> Heard {
         match self.message {
             None => Heard::text(self.headless()),
-            Some(Kind::Call(_)) if !whole && !is_object(&self.arguments) => Heard::default(),
+            Some(Kind::Call(_)) if !whole => Heard::default(),
             Some(_) => self.end(),
         }
     }
 
-    /// The end of a message. What is no object is no call, as in other notations.
+    /// The end of a message. What does not begin as an object is no call, as in other notations.
     fn end(&mut self) -> Heard {
-        let said = std::mem::take(&mut self.arguments);
-        match self.message.take() {
-            Some(Kind::Call(name)) if is_object(&said) || said.trim().is_empty() => {
-                let arguments = if said.trim().is_empty() { "{}" } else { said.trim() }.to_owned();
-                Heard { calls: vec![Call { name, arguments }], ..Heard::default() }
+        let Some(Kind::Call(call)) = self.message.take() else { return Heard::default() };
+        match call.untold() {
+            Some((name, said)) if said.trim().is_empty() => {
+                let call = Call { name: Some(name), arguments: "{}".to_owned() };
+                Heard { calls: vec![call], ..Heard::default() }
             }
-            Some(Kind::Call(_)) => Heard::text(said),
-            _ => Heard::default(),
+            Some((_, said)) => Heard::text(said),
+            None => Heard::default(),
         }
     }
-}
-
-/// Whether a text is a JSON object.
-pub(super) fn is_object(json: &str) -> bool {
-    serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json).is_ok()
 }
 
 /// Whom a message with this head is for. What no channel is named for, and commentary that calls
@@ -237,7 +231,7 @@ fn kind_of(head: &str) -> Kind {
     };
     match (behind(TO), behind(CHANNEL)) {
         (Some(to), _) if OWN_TOOLS.iter().any(|own| to.starts_with(own)) => Kind::Reasoning,
-        (Some(to), _) => Kind::Call(to.strip_prefix(TOOLS).unwrap_or(to).to_owned()),
+        (Some(to), _) => Kind::Call(Calling::new(to.strip_prefix(TOOLS).unwrap_or(to).to_owned())),
         (None, Some("analysis")) => Kind::Reasoning,
         (None, _) => Kind::Text,
     }
@@ -294,7 +288,12 @@ mod tests {
         let mut add = |heard: Heard| {
             all.text += &heard.text;
             all.reasoning += &heard.reasoning;
-            all.calls.extend(heard.calls);
+            for call in heard.calls {
+                match all.calls.last_mut().filter(|_| call.name.is_none()) {
+                    Some(last) => last.arguments += &call.arguments,
+                    None => all.calls.push(call),
+                }
+            }
         };
         let mut rest = answer;
         while !rest.is_empty() {
@@ -317,7 +316,7 @@ mod tests {
 
     fn check(answer: &str, (text, reasoning, calls): (&str, &str, &[(&str, &str)])) {
         let call = |(name, arguments): &(&str, &str)| Call {
-            name: (*name).to_owned(),
+            name: Some((*name).to_owned()),
             arguments: (*arguments).to_owned(),
         };
         let calls = calls.iter().map(call).collect();
@@ -365,9 +364,13 @@ mod tests {
         check("<|channel|>commentary to=python<|message|>1 + 1<|call|>", ("", "1 + 1", &[]));
         let open = &by_channel[..by_channel.len() - "1}<|call|>".len()];
         let cut_off = heard(Start::Text, open, 4, false);
-        assert_eq!(cut_off, Heard::default());
-        let bad = by_channel.replace("1}", "1");
-        check(&bad, ("{\"x\": 1", "", &[]));
+        let begun = Call { name: Some("f".to_owned()), arguments: "{\"x\":".to_owned() };
+        assert_eq!(cut_off, Heard { calls: vec![begun], ..Heard::default() });
+        let open = &by_channel[..by_channel.len() - "{\"x\": 1}<|call|>".len()];
+        assert_eq!(heard(Start::Text, open, 4, false), Heard::default());
+        // What was told of a call stays one, and what begins otherwise is none.
+        check(&by_channel.replace("1}", "1"), ("", "", &[("f", "{\"x\": 1")]));
+        check(&by_channel.replace("{\"x\": 1}", "[1]"), ("[1]", "", &[]));
         check(&by_channel.replace("{\"x\": 1}", ""), ("", "", &[("f", "{}")]));
         check(&by_channel.replace("functions.", ""), ("", "", &[("f", "{\"x\": 1}")]));
         for head in

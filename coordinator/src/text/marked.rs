@@ -6,9 +6,9 @@
 //!
 //! Some name the call as well, between `[CALL_ID]` and `[ARGS]`: here it is named otherwise.
 
-use super::channels::is_object;
+use super::Heard;
+use super::calling::Calling;
 use super::thoughts::Thoughts;
-use super::{Call, Heard};
 
 const CALL: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
@@ -41,14 +41,15 @@ pub(crate) struct Marked {
     thoughts: Option<Thoughts>,
     state: State,
     name: String,
-    arguments: String,
+    /// What is called, of which the arguments come.
+    call: Calling,
 }
 
 impl Marked {
     /// For one answer, of which `thoughts` tell the part before calls.
     pub(crate) fn new(thoughts: Option<Thoughts>) -> Self {
-        let (name, arguments) = (String::new(), String::new());
-        Self { thoughts, state: State::Answer, name, arguments }
+        let (name, call) = (String::new(), Calling::default());
+        Self { thoughts, state: State::Answer, name, call }
     }
 
     /// Takes more text.
@@ -60,7 +61,10 @@ impl Marked {
             },
             State::Name => self.name.push_str(&text),
             State::Id => {}
-            State::Arguments => self.arguments.push_str(&text),
+            State::Arguments => {
+                let told = self.call.say(&text);
+                return Heard { calls: told.into_iter().collect(), ..Heard::default() };
+            }
         }
         Heard::default()
     }
@@ -74,7 +78,10 @@ impl Marked {
                 heard
             }
             (ID, State::Name, _) => self.at(State::Id),
-            (ARGUMENTS, State::Name | State::Id, _) => self.at(State::Arguments),
+            (ARGUMENTS, State::Name | State::Id, _) if !self.name.trim().is_empty() => {
+                self.call = Calling::new(std::mem::take(&mut self.name).trim().to_owned());
+                self.at(State::Arguments)
+            }
             (mark, State::Answer, Some(thoughts)) => thoughts.mark(mark),
             _ => Heard::default(),
         }
@@ -88,16 +95,14 @@ impl Marked {
     /// What was held back, when nothing follows. `whole`: the model ended its answer, or the call.
     /// What is no call is text where it is whole.
     pub(crate) fn finish(&mut self, whole: bool) -> Heard {
-        let (name, arguments) =
-            (std::mem::take(&mut self.name), std::mem::take(&mut self.arguments));
-        let name = name.trim();
+        let (name, call) = (std::mem::take(&mut self.name), std::mem::take(&mut self.call));
         match std::mem::replace(&mut self.state, State::Answer) {
             State::Answer => self.thoughts.as_mut().map_or_else(Heard::default, Thoughts::finish),
-            State::Arguments if is_object(&arguments) && !name.is_empty() => {
-                let (name, arguments) = (name.to_owned(), arguments.trim().to_owned());
-                Heard { calls: vec![Call { name, arguments }], ..Heard::default() }
+            State::Name | State::Id if whole => Heard::text(name.trim().to_owned()),
+            State::Arguments if whole => {
+                let said = call.untold().map(|(name, arguments)| format!("{name}{arguments}"));
+                Heard::text(said.unwrap_or_default())
             }
-            _ if whole => Heard::text(format!("{name}{arguments}")),
             _ => Heard::default(),
         }
     }
@@ -136,8 +141,15 @@ mod tests {
         all.push(marked.finish(whole));
         let text: String = all.iter().map(|heard| heard.text.as_str()).collect();
         let thought: String = all.iter().map(|heard| heard.reasoning.as_str()).collect();
-        let calls = all.iter().flat_map(|heard| &heard.calls);
-        let calls: Vec<_> = calls.map(|call| (&*call.name, &*call.arguments)).collect();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for call in all.into_iter().flat_map(|heard| heard.calls) {
+            match (call.name, calls.last_mut()) {
+                (Some(name), _) => calls.push((name, call.arguments)),
+                (None, Some((_, arguments))) => *arguments += &call.arguments,
+                (None, None) => panic!("arguments of nothing: {parts:?}"),
+            }
+        }
+        let calls: Vec<_> = calls.iter().map(|(name, said)| (&**name, &**said)).collect();
         assert_eq!((text.as_str(), thought.as_str(), calls.as_slice()), want, "{parts:?}");
     }
 
@@ -159,10 +171,16 @@ mod tests {
 
     #[test]
     fn what_is_none_is_text_if_it_is_whole() {
-        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", "{\"x"][..], &["[TOOL_CALLS]", "f{\"x"]] {
-            check(parts, true, ("f{\"x", "", &[]));
+        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", "[1"][..], &["[TOOL_CALLS]", "f[1"]] {
+            check(parts, true, ("f[1", "", &[]));
             check(parts, false, ("", "", &[]));
         }
+        // What was told of a call stays one.
+        for whole in [true, false] {
+            let begun = ["[TOOL_CALLS]", "f", "[ARGS]", "{\"x"];
+            check(&begun, whole, ("", "", &[("f", "{\"x")]));
+        }
         check(&["a", "[ARGS]", "b"], true, ("ab", "", &[]));
+        check(&["[TOOL_CALLS]", "[ARGS]", "{}"], true, ("{}", "", &[]));
     }
 }

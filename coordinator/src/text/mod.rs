@@ -1,5 +1,6 @@
 //! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
 
+mod calling;
 mod calls;
 mod channels;
 mod chat;

@@ -11,6 +11,7 @@ use super::client::{
     Reply, Server, allows, answering, asked, generator, last_form, serving, start, text_with_marks,
 };
 use super::script::Script;
+use super::tools::streamed_calls;
 
 const MARKS: [&str; 7] = [
     "<|start|>",
@@ -123,9 +124,10 @@ async fn calls_are_told_of() {
     assert!(call["id"].as_str().unwrap().starts_with("call_"), "{call}");
 
     let reply = server.chat(with_tools(json!({ "stream": true }))).await;
-    let events = reply.events();
-    let calls = events.iter().filter_map(|event| event["choices"][0]["delta"].get("tool_calls"));
-    assert_eq!(calls.count(), 1, "{}", reply.body);
+    let (calls, pieces) = streamed_calls(&reply.events());
+    let function = json!({ "name": "f", "arguments": "{\"x\": 1}" });
+    assert_eq!((calls.len(), &calls[0]["function"]), (1, &function), "{}", reply.body);
+    assert!(pieces[0] > 1, "{}", reply.body);
 
     // Who offers none is told what the model says.
     let reply = server.chat(asked(json!({}))).await.json();

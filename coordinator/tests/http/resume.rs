@@ -19,8 +19,10 @@ use super::service::until;
 use super::tools::text_with_tools;
 
 const ANSWER: &str = "/v1/requests/r0000000000000007";
-const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n\
-                    </tool_call> — é";
+const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, 2], \
+                    \"y\": \"é — \\\"so\\\"\"}}\n</tool_call> — é";
+const PARAMETERS: &str = "Let me see.\n<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n\
+                          <parameter=y>\né — so\n</parameter>\n</function>\n</tool_call> — é";
 
 /// An event of a stream: its id and its data.
 type Told = (String, String);
@@ -129,14 +131,17 @@ async fn any_cut_of_a_chat() {
 
 #[tokio::test]
 async fn any_cut_of_a_chat_with_tools() {
-    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+    let properties = json!({ "x": { "type": "number" }, "y": { "type": "string" } });
+    let parameters = json!({ "type": "object", "properties": properties });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
     let mut body = json!({ "messages": [{ "role": "user", "content": "?" }], "tools": [tool] });
-    for parallel in [true, false] {
-        body["parallel_tool_calls"] = json!(parallel);
-        let (text, script) = (text_with_tools("tools.jinja"), script(CALL));
-        let body = resumable(body.clone());
-        any_cut_gives_the_same_whole("/v1/chat/completions", body, script, text).await;
+    for (template, answer) in [("tools.jinja", CALL), ("parameters.jinja", PARAMETERS)] {
+        for parallel in [true, false] {
+            body["parallel_tool_calls"] = json!(parallel);
+            let (text, script) = (text_with_tools(template), script(answer));
+            let body = resumable(body.clone());
+            any_cut_gives_the_same_whole("/v1/chat/completions", body, script, text).await;
+        }
     }
 }
 

@@ -96,21 +96,211 @@ async fn one_call_where_no_more_are_wanted() {
         assert_eq!(calls.len(), 1, "{template}: {reply}");
         assert_eq!(calls[0]["function"], json!({ "name": "f", "arguments": r#"{"x":1}"# }));
 
-        let mut streamed = asked;
-        streamed["stream"] = json!(true);
-        let events = server.chat(streamed).await.events();
-        let told = events.iter().filter_map(|event| event["choices"][0]["delta"].get("tool_calls"));
-        assert_eq!(told.collect::<Vec<_>>(), [&json!(calls_as_streamed(calls))], "{template}");
+        let events = server.chat(streamed(&asked)).await.events();
+        assert_eq!(&streamed_calls(&events).0, calls, "{template}");
     }
 }
 
-fn calls_as_streamed(calls: &[Value]) -> Vec<Value> {
-    let streamed = |(idx, call): (usize, &Value)| {
-        let mut call = call.clone();
-        call["index"] = json!(idx);
-        call
-    };
-    calls.iter().enumerate().map(streamed).collect()
+/// The calls of a stream's first choice, as a whole answer has them, and in how many pieces each
+/// came.
+pub(crate) fn streamed_calls(events: &[Value]) -> (Vec<Value>, Vec<usize>) {
+    let (mut calls, mut pieces) = (Vec::<Value>::new(), Vec::new());
+    for event in events {
+        let deltas = event["choices"][0]["delta"]["tool_calls"].as_array();
+        for delta in deltas.into_iter().flatten() {
+            let idx = delta["index"].as_u64().unwrap() as usize;
+            let Some(call) = calls.get_mut(idx) else {
+                assert_eq!(idx, calls.len(), "{delta}");
+                let mut call = delta.clone();
+                call.as_object_mut().unwrap().remove("index");
+                calls.push(call);
+                pieces.push(1);
+                continue;
+            };
+            assert_eq!((delta.get("id"), delta["function"].get("name")), (None, None), "{delta}");
+            assert_eq!(idx + 1, pieces.len(), "the last call is the one that goes on");
+            let [before, more] = [&call["function"], &delta["function"]]
+                .map(|function| function["arguments"].as_str().unwrap());
+            call["function"]["arguments"] = json!(format!("{before}{more}"));
+            pieces[idx] += 1;
+        }
+    }
+    (calls, pieces)
+}
+
+fn streamed(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    body
+}
+
+/// The content of a stream's first choice, and why it ended.
+fn content(events: &[Value]) -> (String, Value) {
+    let choices = || events.iter().map(|event| &event["choices"][0]);
+    let texts = choices().filter_map(|choice| choice["delta"]["content"].as_str());
+    let finish = choices().map(|choice| &choice["finish_reason"]).find(|it| !it.is_null());
+    (texts.collect(), finish.cloned().unwrap_or_default())
+}
+
+/// Calls of `f` with these arguments, twice, in the words of each template.
+fn twice(text: &str) -> [(&'static str, String); 7] {
+    let arguments = json!({ "x": 1, "text": text }).to_string();
+    let both = [arguments.as_str(); 2];
+    let object = format!("{{\"name\": \"f\", \"arguments\": {arguments}}}");
+    let tagged = format!("<tool_call>\n{object}\n</tool_call>");
+    let parameters = format!(
+        "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n<parameter=text>\n{text}\n\
+         </parameter>\n</function>\n</tool_call>"
+    );
+    let invoke = format!(
+        "<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n<parameter name=\"text\">\
+         {text}</parameter>\n</invoke>\n"
+    );
+    let keys = format!(
+        "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n<arg_key>text</arg_key>\n\
+         <arg_value>{text}</arg_value>\n</tool_call>"
+    );
+    [
+        ("tools.jinja", format!("See:\n{tagged}\n{tagged}")),
+        ("parameters.jinja", format!("See:\n{parameters}\n{parameters}")),
+        (
+            "invoke.jinja",
+            format!("See:\n<minimax:tool_call>\n{invoke}{invoke}</minimax:tool_call>"),
+        ),
+        ("keys.jinja", format!("See:\n{keys}\n{keys}")),
+        ("sections.jinja", format!("See:\n{}", section(&both))),
+        ("untold.jinja", format!("See:\n{}", untold(&both))),
+        ("listed.jinja", format!("[TOOL_CALLS][{object}, {object}]")),
+    ]
+}
+
+/// A request that offers `f`, which has a number and a text.
+fn offered_text() -> Value {
+    let properties = json!({ "x": { "type": "number" }, "text": { "type": "string" } });
+    let parameters = json!({ "type": "object", "properties": properties });
+    let function = json!({ "name": "f", "parameters": parameters });
+    let tools = json!([{ "type": "function", "function": function }]);
+    offered(json!({ "tools": tools, "max_tokens": 1500 }))
+}
+
+/// Who waits for a long argument hears of it while it is written.
+#[tokio::test]
+async fn calls_are_streamed_as_they_come() {
+    let text = "I went to the \"woods\" because I wished\nto live deliberately.";
+    for (template, answer) in twice(text) {
+        let server = saying(&answer, template).await;
+        let body = offered_text();
+        let choice = server.chat(body.clone()).await.json()["choices"][0].take();
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        assert_eq!((calls.len(), &choice["finish_reason"]), (2, &json!("tool_calls")));
+        for call in calls {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            let want = json!({ "x": 1, "text": text }).to_string();
+            assert_eq!(arguments, want, "{template}");
+        }
+        let events = server.chat(streamed(&body)).await.events();
+        let (told, pieces) = streamed_calls(&events);
+        assert_eq!(&told, calls, "{template}");
+        assert!(pieces.iter().all(|pieces| *pieces > 5), "{template}: {pieces:?}");
+        let (content, finish) = content(&events);
+        assert_eq!(finish, "tool_calls", "{template}");
+        assert_eq!(content, choice["message"]["content"].as_str().unwrap_or(""), "{template}");
+    }
+}
+
+/// Wherever an answer is cut off, both ways tell the same of it, and the call that was begun.
+#[tokio::test]
+async fn what_is_cut_off_is_told_as_far_as_it_came() {
+    for (template, answer) in twice("by the pond") {
+        let text = text_with_tools(template);
+        let tokens = text.encode(&answer, false).unwrap();
+        let server = saying(&answer, template).await;
+        for most in (1..=tokens.len()).step_by(7) {
+            let mut body = offered_text();
+            body["max_tokens"] = json!(most);
+            let choice = server.chat(body.clone()).await.json()["choices"][0].take();
+            let message = &choice["message"];
+            assert_eq!(choice["finish_reason"], "length", "{template} {most}: {choice}");
+            let events = server.chat(streamed(&body)).await.events();
+            let (calls, _) = streamed_calls(&events);
+            let empty = Vec::new();
+            let whole = message["tool_calls"].as_array().unwrap_or(&empty);
+            assert_eq!(&calls, whole, "{template} {most}");
+            let told = (message["content"].as_str().unwrap_or("").to_owned(), json!("length"));
+            assert_eq!(content(&events), told, "{template} {most}");
+        }
+    }
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}";
+    for cut in ["", "\n</tool", "\n</tool_call"] {
+        let server = cut_off_behind(&format!("{call}{cut}")).await;
+        let choice = server.chat(offered(json!({}))).await.json()["choices"][0].take();
+        let function = &choice["message"]["tool_calls"][0]["function"];
+        assert_eq!(function, &json!({ "name": "f", "arguments": "{\"x\":1}" }), "{cut:?}");
+        let ends = (&choice["message"]["content"], &choice["finish_reason"]);
+        assert_eq!(ends, (&Value::Null, &json!("length")), "{cut:?}");
+    }
+}
+
+/// Who answers so, and is cut off there.
+async fn cut_off_behind(answer: &str) -> Server {
+    let script = Arc::new(answering(answer));
+    let text = text_with_tools("tools.jinja");
+    let generator = Generator { text, ..generator(script.clone()) };
+    serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
+/// What was told of a call stays told, whatever follows.
+#[tokio::test]
+async fn calls_that_are_no_calls_after_all() {
+    let call = "See: <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1</tool_call> So.";
+    let server = saying(call, "tools.jinja").await;
+    let choice = server.chat(offered(json!({}))).await.json()["choices"][0].take();
+    let message = &choice["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"x\":[1", "{choice}");
+    assert_eq!(
+        (&message["content"], &choice["finish_reason"]),
+        (&json!("See: So."), &json!("tool_calls"))
+    );
+    let events = server.chat(streamed(&offered(json!({})))).await.events();
+    assert_eq!(&streamed_calls(&events).0, message["tool_calls"].as_array().unwrap());
+
+    // What no tool is called is text until it turns out to be a call.
+    let unknown = call.replace("\"f\"", "\"g\"");
+    let server = saying(&unknown, "tools.jinja").await;
+    let choice = server.chat(offered(json!({}))).await.json()["choices"][0].take();
+    assert_eq!(choice["message"]["content"], unknown, "{choice}");
+}
+
+/// The events of `/v1/responses` in their order.
+#[tokio::test]
+async fn calls_are_items_that_come_bit_by_bit() {
+    let call = r#"{"name": "f", "arguments": {"x": [1, 2, 3], "y": "by the pond"}}"#;
+    let call = format!("<tool_call>{call}</tool_call>");
+    let server = saying(&format!("See: {call}\n{call} So."), "tools.jinja").await;
+    let tool = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let body = json!({ "input": "?", "tools": [tool], "max_output_tokens": 500 });
+    let whole = server.post("/v1/responses", &body.to_string()).await.json();
+    let reply = server.post("/v1/responses", &streamed(&body).to_string()).await;
+    let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    let numbers = events.iter().map(|event| event["sequence_number"].as_u64().unwrap());
+    assert!(numbers.eq(0..events.len() as u64));
+    assert_eq!(events.last().unwrap()["response"]["output"], whole["output"]);
+    for idx in [1, 2] {
+        let own = |event: &&Value| event["output_index"] == idx;
+        let own: Vec<&Value> = events.iter().filter(own).collect();
+        let kinds: Vec<_> = own.iter().filter_map(|event| event["type"].as_str()).collect();
+        let [first, deltas @ .., said, done] = kinds.as_slice() else { panic!("{kinds:?}") };
+        assert_eq!(*first, "response.output_item.added");
+        assert!(deltas.len() > 5, "{kinds:?}");
+        assert!(deltas.iter().all(|it| *it == "response.function_call_arguments.delta"));
+        assert_eq!(*said, "response.function_call_arguments.done");
+        assert_eq!(*done, "response.output_item.done");
+        let joined: String = own.iter().filter_map(|event| event["delta"].as_str()).collect();
+        assert_eq!(own[own.len() - 2]["arguments"], joined);
+        assert_eq!(own[own.len() - 1]["item"], whole["output"][idx]);
+        assert_eq!(joined, r#"{"x":[1,2,3],"y":"by the pond"}"#);
+    }
 }
 
 /// Arguments that are written as texts have the types of the schema.

@@ -19,7 +19,8 @@ pub struct Telling {
     /// Whether tools may be called.
     pub tools: bool,
     /// Arguments of tools that are texts, whatever they look like: each its tool's name, a space,
-    /// and its own. For models that write no types.
+    /// and its own. For models that write no types. And the names of all tools, alone, and an empty
+    /// one where the answer is calls and nothing else.
     pub text_arguments: Vec<String>,
     /// Whether no more than one call of each answer is told of.
     pub one_call: bool,

@@ -3208,6 +3208,7 @@ pub struct Telling {
     #[prost(enumeration = "telling::Thoughts", tag = "15")]
     pub thoughts: i32,
     /// Of tools, each its tool's name, a space, and its own: texts, whatever they look like.
+    /// And the names of all tools, alone, and an empty one where the answer is calls alone.
     #[prost(string, repeated, tag = "16")]
     pub text_arguments: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

@@ -20,11 +20,20 @@ pub(super) struct Teller {
     open: Option<Message>,
     /// What is being thought.
     thought: Option<String>,
+    /// The call that is being made.
+    called: Option<Called>,
     /// Log probabilities of tokens that have said nothing yet.
     held: Vec<Value>,
     /// How the answer ended, if it did.
     finish: Option<&'static str>,
     sequence: u64,
+}
+
+/// A call, as far as it is there.
+struct Called {
+    call_id: Value,
+    name: Value,
+    arguments: String,
 }
 
 #[derive(Default)]
@@ -50,6 +59,7 @@ impl Teller {
             output: Vec::new(),
             open: None,
             thought: None,
+            called: None,
             held: Vec::new(),
             finish: None,
             sequence: 0,
@@ -71,23 +81,32 @@ impl Teller {
         self.held.extend(logprobs.into_iter().flatten().cloned());
         if piece.parts.is_empty() && self.open.is_some() && !self.held.is_empty() {
             events.extend(self.say(""));
+        } else if piece.parts.is_empty() && self.called.is_some() {
+            self.held.clear(); // of what ends the call
         }
         for part in &piece.parts {
             match part {
                 Part::Text(text) => {
                     events.extend(self.close_thought());
+                    events.extend(self.close_call());
                     events.extend(self.say(text));
                 }
                 Part::Reasoning(text) => {
                     self.held.clear();
                     events.extend(self.close_message());
+                    events.extend(self.close_call());
                     events.extend(self.think(text));
                 }
                 Part::Call(call) => {
                     self.held.clear();
                     events.extend(self.close_thought());
                     events.extend(self.close_message());
-                    events.extend(self.call(call));
+                    events.extend(self.close_call());
+                    events.extend(self.open_call(call));
+                }
+                Part::Arguments { more, .. } => {
+                    self.held.clear();
+                    events.extend(self.argue(more));
                 }
             }
         }
@@ -98,6 +117,7 @@ impl Teller {
     /// The events of an answer's end.
     pub(super) fn close(&mut self) -> Vec<Value> {
         let mut events = self.close_thought();
+        events.extend(self.close_call());
         if self.open.is_some() && !self.held.is_empty() {
             events.extend(self.say(""));
         }
@@ -226,31 +246,54 @@ impl Teller {
         events
     }
 
-    fn call(&mut self, call: &Value) -> Vec<Value> {
+    fn open_call(&mut self, call: &Value) -> Vec<Value> {
+        let function = &call["function"];
+        let (call_id, name) = (call["id"].clone(), function["name"].clone());
+        let called = Called { call_id, name, arguments: String::new() };
+        let item = self.function_call("in_progress", &called);
+        self.called = Some(called);
+        let added = json!({ "output_index": self.output.len(), "item": item });
+        let mut events = vec![self.event("response.output_item.added", added)];
+        let arguments = function["arguments"].as_str().unwrap_or_default();
+        if !arguments.is_empty() {
+            events.extend(self.argue(arguments));
+        }
+        events
+    }
+
+    /// More of the arguments of the call that is being made.
+    fn argue(&mut self, more: &str) -> Option<Value> {
+        self.called.as_mut()?.arguments.push_str(more);
         let (index, id) = (self.output.len(), self.item_id("fc"));
-        let Value::Object(function) = &call["function"] else { return Vec::new() };
-        let item = |status: &str, arguments: &Value| {
-            json!({
-                "id": id, "type": "function_call", "call_id": call["id"], "status": status,
-                "name": function["name"], "arguments": arguments,
-            })
-        };
-        let arguments = &function["arguments"];
-        let whole = item("completed", arguments);
-        let begun = json!({ "output_index": index, "item": item("in_progress", &json!("")) });
-        let delta = json!({ "output_index": index, "item_id": id, "delta": arguments });
+        let said = json!({ "output_index": index, "item_id": id, "delta": more });
+        Some(self.event("response.function_call_arguments.delta", said))
+    }
+
+    fn close_call(&mut self) -> Vec<Value> {
+        let Some(called) = self.called.take() else { return Vec::new() };
+        let is_whole = serde_json::from_str::<Map<String, Value>>(&called.arguments).is_ok();
+        let is_cut_off = self.is_cut_off() && !is_whole;
+        let item = self.function_call(if is_cut_off { "incomplete" } else { "completed" }, &called);
+        let (index, id) = (self.output.len(), self.item_id("fc"));
+        let Called { name, arguments, .. } = called;
         let said = json!({
-            "output_index": index, "item_id": id, "arguments": arguments, "name": function["name"],
+            "output_index": index, "item_id": id, "arguments": arguments, "name": name,
         });
-        let done = json!({ "output_index": index, "item": whole.clone() });
+        let done = json!({ "output_index": index, "item": item.clone() });
         let events = vec![
-            self.event("response.output_item.added", begun),
-            self.event("response.function_call_arguments.delta", delta),
             self.event("response.function_call_arguments.done", said),
             self.event("response.output_item.done", done),
         ];
-        self.output.push(whole);
+        self.output.push(item);
         events
+    }
+
+    fn function_call(&self, status: &str, called: &Called) -> Value {
+        let Called { call_id, name, arguments } = called;
+        json!({
+            "id": self.item_id("fc"), "type": "function_call", "call_id": call_id,
+            "status": status, "name": name, "arguments": arguments,
+        })
     }
 
     fn message(&self, status: &str, content: Vec<Value>) -> Value {

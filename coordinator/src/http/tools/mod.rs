@@ -109,13 +109,16 @@ impl Tools {
         !self.parallel || matches!(self.choice, Choice::Named(_))
     }
 
-    /// The arguments that are texts, each behind its function's name and a space, in a notation
-    /// that does not tell.
+    /// What calls are known by before they are whole: the functions' names, and an empty one where
+    /// an answer is calls and nothing else; and the arguments that are texts, each behind its
+    /// function's name and a space, in a notation that does not tell.
     ///
     /// # Errors
     /// A name that cannot stand in this notation; more than a request's account has room for.
     pub(super) fn text_arguments(&self, notation: CallNotation) -> Result<Vec<String>, Refusal> {
-        let mut texts = Vec::new();
+        let names = self.functions.iter().map(|function| function.name.clone());
+        let is_call = !matches!(self.choice, Choice::Auto);
+        let mut texts: Vec<String> = names.chain(is_call.then(String::new)).collect();
         if !names_arguments(notation) {
             return Ok(texts);
         }

@@ -187,6 +187,27 @@ impl Blocks {
         is_within || [self.block.0, self.block.1].contains(&name)
     }
 
+    /// What one call stands between, and its name and its arguments, where these are marks.
+    pub(super) fn marks(self) -> Option<[&'static str; 3]> {
+        match self.form {
+            Form::Marks(marks) => Some(marks),
+            Form::Object(_) | Form::Field => None,
+        }
+    }
+
+    /// What name and arguments are called, where a call is an object that has both.
+    pub(super) fn object_names(self) -> Option<[&'static str; 2]> {
+        match self.form {
+            Form::Object(names) => Some(names),
+            Form::Marks(_) | Form::Field => None,
+        }
+    }
+
+    /// What is called, of a call with this name.
+    pub(super) fn function_in(self, name: &str) -> &str {
+        if self.names_calls() { function_of(name.trim()) } else { name.trim() }
+    }
+
     /// Whether a model names its calls by function and number.
     pub(crate) fn names_calls(self) -> bool {
         self.head.contains("$:#")
@@ -298,7 +319,7 @@ impl Blocks {
             true => (head, behind),
             false => behind.split_at(behind.find(['\n', '{', '`']).unwrap_or(behind.len())),
         };
-        let name = if self.names_calls() { function_of(name.trim()) } else { name.trim() };
+        let name = self.function_in(name);
         if name.is_empty() || !name.chars().all(is_of_name) {
             return None;
         }

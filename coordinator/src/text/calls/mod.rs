@@ -1,7 +1,10 @@
 //! Tool calls in what a model says, in the notations that templates teach.
 
 mod blocks;
+mod head;
 mod literals;
+mod live;
+mod live_tags;
 mod parser;
 mod pythonic;
 mod tags;

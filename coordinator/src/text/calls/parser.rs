@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use super::CallNotation;
 use super::blocks::NamedCall;
+use super::head::begun;
+use super::live::{Live, Step};
+use crate::text::Call;
 
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,9 +19,11 @@ pub enum Said {
     Call {
         /// Of the tool.
         name: String,
-        /// An object, as JSON.
+        /// An object, as JSON; more of it may follow.
         arguments: String,
     },
+    /// More of the arguments of the call before.
+    Arguments(String),
 }
 
 /// Tells calls from text as an answer comes.
@@ -26,26 +31,37 @@ pub enum Said {
 pub struct CallParser {
     notation: CallNotation,
     one_call: bool,
-    /// Arguments that are texts, each behind its function's name and a space.
+    /// Arguments that are texts, each behind its function's name and a space, and the names alone.
     texts: Arc<[String]>,
-    /// The only call was told of.
-    over: bool,
+    /// Of the only call: nothing, its beginning, or all of it was told.
+    only: Only,
     held: String,
     /// White space before what may be a call: the notation's, if it is one.
     gap: String,
     in_call: bool,
+    /// Tells calls as they come, where they may be.
+    live: Option<Live>,
     calls: usize,
     is_text: bool,
+}
+
+/// What was told of the only call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Only {
+    Nothing,
+    Begun,
+    All,
 }
 
 impl CallParser {
     /// For one answer; `one_call`: of which the first call alone is told of. `texts` are the
     /// arguments that are texts even where they look like something else, each behind its
-    /// function's name and a space.
+    /// function's name and a space; and the names of all functions, if they are known. An empty
+    /// one says that an answer is calls and nothing else.
     pub fn new(notation: CallNotation, one_call: bool, texts: Arc<[String]>) -> Self {
         let (held, gap) = (String::new(), String::new());
-        let (over, in_call, is_text) = (false, false, false);
-        Self { notation, one_call, texts, over, held, gap, in_call, calls: 0, is_text }
+        let (only, in_call, live, calls, is_text) = (Only::Nothing, false, None, 0, false);
+        Self { notation, one_call, texts, only, held, gap, in_call, live, calls, is_text }
     }
 
     /// How calls are written.
@@ -53,39 +69,53 @@ impl CallParser {
         self.notation
     }
 
-    /// Takes more of the answer; what may become a call is held back until it is one, or is not.
+    /// Takes more of the answer; what may become a call is held back until it is known to be one,
+    /// or none.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);
-        let said = match self.notation {
-            notation if notation.tags().is_some() => self.tagged(false),
-            CallNotation::Bare => self.whole('{'),
-            CallNotation::Listed | CallNotation::Pythonic(_) => self.whole('['),
-            // What was told apart has no calls in its text.
-            _ => shown(std::mem::take(&mut self.held)).into_iter().collect(),
-        };
+        let said = self.parse(false);
         self.up_to_the_last(said)
+    }
+
+    /// Takes what was told apart from text before it came here.
+    pub fn push_calls(&mut self, calls: Vec<Call>) -> Vec<Said> {
+        let said = calls.into_iter().map(|Call { name, arguments }| match name {
+            Some(name) => Said::Call { name, arguments },
+            None => Said::Arguments(arguments),
+        });
+        self.up_to_the_last(said.collect())
     }
 
     /// What was held back, when nothing follows. A call whose end is missing is one all the
     /// same if its object is complete.
     pub fn finish(&mut self) -> Vec<Said> {
-        let mut said = Vec::new();
-        if self.notation.tags().is_some() {
-            said.extend(self.tagged(true));
-        }
+        let mut said = self.parse(true);
         said.extend(self.rest());
         self.up_to_the_last(said)
     }
 
+    fn parse(&mut self, is_last: bool) -> Vec<Said> {
+        match self.notation {
+            notation if notation.tags().is_some() => self.tagged(is_last),
+            CallNotation::Bare => self.whole('{', is_last),
+            CallNotation::Listed | CallNotation::Pythonic(_) => self.whole('[', is_last),
+            // What was told apart has no calls in its text.
+            _ => shown(std::mem::take(&mut self.held)).into_iter().collect(),
+        }
+    }
+
     /// Nothing is told of behind the only call.
     fn up_to_the_last(&mut self, mut said: Vec<Said>) -> Vec<Said> {
-        if self.over {
-            return Vec::new();
-        }
-        let is_call = |one: &Said| matches!(one, Said::Call { .. });
-        if let Some(first) = said.iter().position(is_call).filter(|_| self.one_call) {
-            said.truncate(first + 1);
-            self.over = true;
+        if self.one_call {
+            said.retain(|one| {
+                let is_more = matches!(one, Said::Arguments(_));
+                self.only = match (self.only, one) {
+                    (Only::Nothing, Said::Call { .. }) => Only::Begun,
+                    (Only::Begun, _) if !is_more => Only::All,
+                    (so_far, _) => so_far,
+                };
+                self.only != Only::All
+            });
         }
         said
     }
@@ -94,7 +124,10 @@ impl CallParser {
         let held = std::mem::take(&mut self.held);
         let is_whole = self.notation.tags().is_none() && !self.is_text;
         let calls = if is_whole { self.calls_of(&held) } else { None };
-        let calls = calls.or_else(|| self.in_call.then(|| self.within(&held))?);
+        // An answer that was cut off may end within the mark that closes a call.
+        let close = self.notation.tags().map_or("", |(_, close)| close);
+        let inside = &held[..held.len() - begun(&held, close)];
+        let calls = calls.or_else(|| self.in_call.then(|| self.within(inside))?);
         if let Some(calls) = calls {
             return calls;
         }
@@ -107,10 +140,15 @@ impl CallParser {
         let mut said = Vec::new();
         let Some((open, close)) = self.notation.tags() else { return said };
         loop {
+            match self.tell(is_last, &mut said) {
+                Some(Step::Wait) => break,
+                Some(_) => continue,
+                None => {}
+            }
             let tag = if self.in_call { close } else { open };
             let at = if self.in_call { self.close(close, is_last) } else { self.held.find(tag) };
             if self.in_call && !self.may_begin() {
-                self.in_call = false; // text that has the tag in it
+                (self.in_call, self.live) = (false, None); // text that has the tag in it
                 said.push(Said::Text(self.literal("")));
                 continue;
             }
@@ -127,6 +165,8 @@ impl CallParser {
                 said.extend(shown(before));
             }
             self.in_call = !self.in_call;
+            let live = || Live::new(self.notation, close, self.texts.clone());
+            self.live = self.in_call.then(live).flatten();
         }
         if !self.in_call {
             let text = &self.held[..self.held.len() - begun(&self.held, open)];
@@ -134,6 +174,40 @@ impl CallParser {
             said.extend(shown(std::mem::replace(&mut self.held, rest)));
         }
         said
+    }
+
+    /// Goes on with calls that are told as they come, if that is where the answer is; `None` where
+    /// it is not, and what is held is looked at when it is whole.
+    fn tell(&mut self, is_last: bool, said: &mut Vec<Said>) -> Option<Step> {
+        let live = self.live.as_mut()?;
+        let before = said.len();
+        let step = live.step(&mut self.held, is_last, said);
+        let is_call = |one: &&Said| matches!(one, Said::Call { .. });
+        self.calls += said[before..].iter().filter(is_call).count();
+        let (has_told, in_list) = (live.has_told(), live.in_list());
+        match step {
+            Step::Wait if !has_told => None,
+            Step::Whole => {
+                if in_list {
+                    self.held.insert(0, '['); // the others of the list are one as well
+                }
+                self.live = None;
+                None
+            }
+            Step::Wait => {
+                if is_last {
+                    // Of what is left no call can be made, and it is no text either.
+                    self.held.clear();
+                    (self.in_call, self.live) = (false, None);
+                }
+                Some(step)
+            }
+            Step::Over | Step::Left => {
+                self.gap.clear();
+                (self.in_call, self.live) = (false, None);
+                Some(step)
+            }
+        }
     }
 
     /// Whether what is held may become a call.
@@ -164,8 +238,40 @@ impl CallParser {
         format!("{}{open}{text}", std::mem::take(&mut self.gap))
     }
 
+    /// Begins to tell calls where no text can stand: behind a list's mark, or where it is known
+    /// that the answer is calls.
+    fn tell_list(&mut self, is_last: bool, said: &mut Vec<Said>) {
+        let text = self.held.trim_start();
+        let mut marks = self.notation.list_marks().iter();
+        let is_call = self.texts.iter().any(String::is_empty);
+        let list = marks.find_map(|mark| text.strip_prefix(mark)).or(is_call.then_some(text));
+        let list = list.map(str::len);
+        let live = Live::new(self.notation, "", self.texts.clone());
+        let (Some(list), Some(live)) = (list, live) else { return };
+        let list = self.held.split_off(self.held.len() - list);
+        let mark = std::mem::replace(&mut self.held, list);
+        (self.live, self.is_text) = (Some(live), false);
+        let before = said.len();
+        let step = self.tell(is_last, said);
+        if step.is_none() && said.len() == before {
+            // It is begun anew with what comes next, if it is one.
+            self.held.insert_str(0, &mark);
+            self.live = None;
+        }
+        self.is_text = step == Some(Step::Left);
+    }
+
     /// Everything is a call until it begins otherwise than with `open`.
-    fn whole(&mut self, open: char) -> Vec<Said> {
+    fn whole(&mut self, open: char, is_last: bool) -> Vec<Said> {
+        let mut said = Vec::new();
+        match self.live {
+            Some(_) => self.is_text |= self.tell(is_last, &mut said) == Some(Step::Left),
+            None if !self.is_text => self.tell_list(is_last, &mut said),
+            None => {}
+        }
+        if self.live.is_some() {
+            return said;
+        }
         let held = self.held.trim_start();
         let is_mark = self
             .notation
@@ -173,11 +279,10 @@ impl CallParser {
             .iter()
             .any(|mark| held.starts_with(mark) || mark.starts_with(held));
         self.is_text |= !is_mark && held.chars().next().is_some_and(|first| first != open);
-        if !self.is_text {
-            return Vec::new();
+        if self.is_text {
+            said.extend(shown(std::mem::take(&mut self.held)));
         }
-        let text = std::mem::take(&mut self.held);
-        if text.is_empty() { Vec::new() } else { vec![Said::Text(text)] }
+        said
     }
 
     /// The calls that a whole answer is, if it is nothing else.
@@ -261,17 +366,12 @@ fn ends_in_string(text: &str) -> bool {
     in_string
 }
 
-/// Bytes at the end of `text` that begin `tag`.
-fn begun(text: &str, tag: &str) -> usize {
-    let begins = |&bytes: &usize| tag.get(..bytes).is_some_and(|begun| text.ends_with(begun));
-    (1..tag.len()).rev().find(begins).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Pythonic;
     use super::super::tests::{BLOCKS, TAGS};
     use super::*;
+    use crate::text::ToolCall;
     use proptest::prelude::*;
 
     fn text(text: &str) -> Said {
@@ -282,7 +382,8 @@ mod tests {
         Said::Call { name: name.into(), arguments: arguments.into() }
     }
 
-    /// In pieces of `cut` characters; neighbouring texts are one.
+    /// In pieces of `cut` characters; neighbouring texts are one, and so are a call and its
+    /// arguments.
     fn parsed(notation: CallNotation, one_call: bool, answer: &str, cut: usize) -> Vec<Said> {
         let mut parser = CallParser::new(notation, one_call, Arc::from(["f text".to_owned()]));
         let characters: Vec<char> = answer.chars().collect();
@@ -295,6 +396,7 @@ mod tests {
         for one in said {
             match (joined.last_mut(), one) {
                 (Some(Said::Text(last)), Said::Text(more)) => *last += &more,
+                (Some(Said::Call { arguments, .. }), Said::Arguments(more)) => *arguments += &more,
                 (_, one) => joined.push(one),
             }
         }
@@ -366,13 +468,20 @@ mod tests {
         check(&format!("[{one}]"), &[call("f", "{\"x\":1}")]);
         let both = format!("[TOOL_CALLS] [{one}, {one}]");
         check(&both, &[call("f", "{\"x\":1}"), call("f", "{\"x\":1}")]);
-        for words in ["I see [1].", "[1, 2]", "[]", "[TOOL_CALLS", &both[..both.len() - 1]] {
+        // Behind a mark they are told as they come, to wherever that is.
+        check(&both[..both.len() - 1], &[call("f", "{\"x\":1}"), call("f", "{\"x\":1}")]);
+        check(
+            &format!("{both} So."),
+            &[call("f", "{\"x\":1}"), call("f", "{\"x\":1}"), text("] So.")],
+        );
+        for words in ["I see [1].", "[1, 2]", "[]", "[TOOL_CALLS", &format!("[{one}")] {
             check(words, &[text(words)]);
         }
         check(&format!("[{one}, 1]"), &[text(&format!("[{one}, 1]"))]);
         let granite = format!("<|tool_call|>[{one}]");
         check(&granite, &[call("f", "{\"x\":1}")]);
-        for words in ["<b>", "<|tool", "<|tool_call|>f", &granite[..granite.len() - 1]] {
+        check(&granite[..granite.len() - 1], &[call("f", "{\"x\":1}")]);
+        for words in ["<b>", "<|tool", "<|tool_call|>f"] {
             check(words, &[text(words)]);
         }
     }
@@ -487,11 +596,217 @@ mod tests {
         }
     }
 
+    /// What is said of each of these pieces.
+    fn said_of(notation: CallNotation, pieces: &[&str]) -> Vec<Vec<Said>> {
+        let texts = ["f".to_owned(), "f text".to_owned()];
+        let mut parser = CallParser::new(notation, false, Arc::from(texts));
+        let mut said: Vec<_> = pieces.iter().map(|piece| parser.push(piece)).collect();
+        said.push(parser.finish());
+        said
+    }
+
+    #[test]
+    fn calls_are_told_as_they_come() {
+        let more = |json: &str| Said::Arguments(json.to_owned());
+        let said = said_of(
+            CallNotation::Tagged,
+            &[
+                "I look. <tool_call>\n{\"name\": \"f\", \"arguments\": ",
+                "{\"x\": [1, ",
+                "\"a b",
+                "\n\\\"</tool_call>",
+                "\"]}}\n</tool",
+                "_call> So",
+            ],
+        );
+        let begun = vec![call("f", ""), more("{\"x\":[1,")];
+        let want = [
+            vec![text("I look.")],
+            begun,
+            vec![more("\"a b")],
+            vec![more("\\n\\\"</tool_call>")],
+            vec![more("\"]}")],
+            vec![text(" So")],
+            vec![],
+        ];
+        assert_eq!(said, want);
+        let coder = CallNotation::of(&format!("{{{{ tools }}}}{}", TAGS[0])).unwrap();
+        let said = said_of(
+            coder,
+            &[
+                "<tool_call>\n<function=f>\n<parameter=",
+                "x>\n1\n</parameter>",
+                "\n<parameter=text>\na\"",
+                "\n\nb</par",
+                "ameter> c\n</parameter>\n</fun",
+                "ction>\n</tool_call>",
+            ],
+        );
+        let want = [
+            vec![call("f", "")],
+            vec![],
+            vec![more("{\"x\":1,\"text\":\"a\\\"")],
+            vec![more("\\n\\nb")],
+            vec![more("</parameter> c")],
+            vec![more("\"}")],
+            vec![],
+        ];
+        assert_eq!(joined_each(said), want);
+        // Where nothing else can be, a call needs no mark.
+        for (notation, head) in [
+            (CallNotation::Bare, "{\"name\": \"f\", \"parameters\": {"),
+            (CallNotation::Listed, "[{\"name\": \"f\", \"arguments\": {"),
+        ] {
+            let texts = ["f".to_owned(), String::new()];
+            let mut parser = CallParser::new(notation, false, Arc::from(texts));
+            assert_eq!(parser.push(head), [call("f", ""), more("{")]);
+            assert_eq!(parser.push("\"x\": 1}"), [more("\"x\":1}")]);
+            assert!(parser.push("}]").is_empty() && parser.finish().is_empty());
+        }
+        // What no tool is called is looked at when it is whole.
+        let said = said_of(
+            CallNotation::Tagged,
+            &["<tool_call>{\"name\": \"g\", \"arguments\": {", "}}</tool_call>"],
+        );
+        assert_eq!(said, [vec![], vec![call("g", "{}")], vec![]]);
+    }
+
+    /// With neighbouring arguments as one.
+    fn joined_each(said: Vec<Vec<Said>>) -> Vec<Vec<Said>> {
+        let joined = said.into_iter().map(|of_piece| {
+            let mut joined: Vec<Said> = Vec::new();
+            for one in of_piece {
+                match (joined.last_mut(), one) {
+                    (Some(Said::Arguments(last)), Said::Arguments(more)) => *last += &more,
+                    (_, one) => joined.push(one),
+                }
+            }
+            joined
+        });
+        joined.collect()
+    }
+
+    /// A call that was begun is one, however it goes on: what was told stays told.
+    #[test]
+    fn calls_that_were_begun_stay_calls() {
+        let tagged = |answer: &str, want: &[Said]| check(CallNotation::Tagged, answer, want);
+        let head = "<tool_call>{\"name\": \"f\", \"arguments\": ";
+        let f = call("f", "{\"x\":1}");
+        tagged(&format!("{head}{{\"x\": \"a b"), &[call("f", "{\"x\":\"a b")]);
+        for cut in ["", "}", "}\n", "}\n<", "}\n</tool_c", "</tool_call>", "}}\n</tool_call>"] {
+            tagged(&format!("{head}{{\"x\": 1}}{cut}"), std::slice::from_ref(&f));
+        }
+        let broken = format!("{head}{{\"x\": [1</tool_call> So");
+        tagged(&broken, &[call("f", "{\"x\":[1"), text(" So")]);
+        tagged(&format!("{head}{{\"x\": 1}}}} So"), &[f.clone(), text(" So")]);
+        let next = format!("{head}{{\"x\": 1}}}}\n{head}{{\"x\": 1}}}}</tool_call>");
+        tagged(&next, &[f.clone(), f.clone()]);
+
+        let named = |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
+        let [coder, _, _, glm] = TAGS.map(named);
+        let open = "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n";
+        for (cut, want) in [
+            ("", "{\"x\":1"),
+            ("<", "{\"x\":1"),
+            ("</func", "{\"x\":1}"),
+            ("</function>\n</tool", "{\"x\":1}"),
+            ("<parameter=text>\na\n</para", "{\"x\":1,\"text\":\"a"),
+            ("<parameter=y>\n2", "{\"x\":1"),
+            ("Hm.</tool_call>", "{\"x\":\n1\n</parameter>\nHm."),
+        ] {
+            check(coder, &format!("{open}{cut}"), &[call("f", want)]);
+        }
+        let bare = "<tool_call>f\n<arg_key>x</arg_key>Hm.</tool_call> So";
+        check(glm, bare, &[call("f", "<arg_key>x</arg_key>Hm."), text(" So")]);
+        let open = "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a";
+        for (cut, want) in [
+            ("", "{\"text\":\"a"),
+            ("</arg_va", "{\"text\":\"a"),
+            ("</arg_value>\n</tool_c", "{\"text\":\"a\"}"),
+        ] {
+            check(glm, &format!("{open}{cut}"), &[call("f", want)]);
+        }
+        let [v3, _, kimi, phi, _] = BLOCKS.map(named);
+        let fence = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n";
+        for cut in ["", "\n``", "\n```<｜tool▁ca", "\n```<｜tool▁call▁end｜><｜tool▁calls"]
+        {
+            check(v3, &format!("{fence}{{\"x\": 1}}{cut}"), std::slice::from_ref(&f));
+        }
+        let section = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0\
+            <|tool_call_argument_begin|>";
+        let both = format!(
+            "{section}{{\"x\": [<|tool_call_end|><|tool_call_begin|>functions.f:1\
+             <|tool_call_argument_begin|>{{\"x\": 1}}"
+        );
+        check(kimi, &both, &[call("f", "{\"x\":["), f.clone()]);
+        // Of a list what cannot be told as it comes is told when it is whole.
+        let object = "{\"name\": \"f\", \"arguments\": {\"x\": 1}}";
+        let as_text = "{\"name\": \"f\", \"arguments\": \"{}\"}";
+        let list = format!("<|tool_call|>[{object}, {as_text}]<|/tool_call|>");
+        check(phi, &list, &[f, call("f", "{}")]);
+    }
+
+    /// A call that is only told when it is whole may end within the mark that closes it.
+    #[test]
+    fn a_cut_mark_is_no_part_of_a_call() {
+        let one = "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}";
+        for cut in ["", "<", "</tool_call"] {
+            check(CallNotation::Tagged, &format!("{one}{cut}"), &[call("f", "{}")]);
+        }
+        let lines = CallNotation::Pythonic(Pythonic::Lines);
+        check(lines, "<function_calls>f()\n</function_", &[call("f", "{}")]);
+        let list = CallNotation::Pythonic(Pythonic::List);
+        check(list, "<|python_start|>[f()]<|python_e", &[call("f", "{}")]);
+    }
+
     proptest! {
+        #[test]
+        fn whole_arguments_are_what_was_told(
+            key in "[a-z]{1,3}",
+            value in "(\\PC|\n|</parameter>|</tool_call>|<\\|tool_call_end\\|>|\"){0,12}",
+            cuts in proptest::collection::vec(1usize..9, 1..40),
+        ) {
+            let arguments = serde_json::json!({ key: [value, { "b": [1.5, null, true] }] });
+            let (id, name) = ("functions.f:0".to_owned(), "f".to_owned());
+            let call = ToolCall { id, name, arguments: arguments.clone() };
+            let named =
+                |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
+            let in_blocks = BLOCKS.map(named).map(|notation| {
+                (notation, notation.blocks().unwrap().written(std::slice::from_ref(&call)))
+            });
+            let object = format!("{{\"name\": \"f\", \"arguments\": {arguments}}}");
+            let others = [
+                (CallNotation::Tagged, format!("<tool_call>\n{object}\n</tool_call>")),
+                (CallNotation::Listed, format!("[TOOL_CALLS][{object}]")),
+            ];
+            for (notation, answer) in in_blocks.into_iter().chain(others) {
+                let mut parser = CallParser::new(notation, false, Arc::from([]));
+                let (mut rest, mut said) = (answer.as_str(), Vec::new());
+                for cut in cuts.iter().cycle() {
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let end = rest.char_indices().nth(*cut).map_or(rest.len(), |(at, _)| at);
+                    said.extend(parser.push(&rest[..end]));
+                    rest = &rest[end..];
+                }
+                said.extend(parser.finish());
+                let mut told = said.into_iter();
+                prop_assert!(matches!(told.next(), Some(Said::Call { .. })), "{}", answer);
+                let told = told.map(|one| match one {
+                    Said::Arguments(json) => json,
+                    other => format!("{other:?}"),
+                });
+                prop_assert_eq!(told.collect::<String>(), arguments.to_string(), "{}", answer);
+            }
+        }
+
         #[test]
         fn any_cut_says_the_same(
             answer in "(<tool_call>|</tool_call>|<\\|tool_call\\|>|\\[TOOL_CALLS\\]|\\[|\\{|\
-                \"name\"|<function=f>|</function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|\
+                \"name\"|\\{\"name\": \"f\", \"arguments\": \\{|\\}\\}|, |\
+                <function=f>|<parameter=text>|<arg_key>text</arg_key>|\
+                </function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|\
                 <arg_value>|</arg_value>|<\\|/tool_call\\|>|<｜tool▁calls▁begin｜>|\
                 <｜tool▁calls▁end｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|\
                 <function_calls>|</function_calls>|\\(\\)|\\]|f|[<｜a \n\"\\\\]){0,12}",

@@ -7,6 +7,7 @@
 use serde_json::Map;
 
 use super::blocks::NamedCall;
+use super::head::begun;
 use super::literals::Reader;
 use super::tags::is_of_name;
 
@@ -90,7 +91,9 @@ impl Pythonic {
     /// The calls that `text` is; `None` where it is something else.
     pub(super) fn calls(self, text: &str) -> Option<Vec<NamedCall>> {
         let text = text.trim();
-        let (text, mut calls) = (text.strip_suffix(LLAMA_END).unwrap_or(text), Vec::new());
+        let text = text.strip_suffix(LLAMA_END).unwrap_or(text);
+        // An answer that was cut off may end within it.
+        let (text, mut calls) = (&text[..text.len() - begun(text, LLAMA_END)], Vec::new());
         let mut reader = Reader::new(text);
         let is_list = reader.take('[');
         if !is_list && self == Self::List {

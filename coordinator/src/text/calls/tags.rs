@@ -22,13 +22,13 @@ pub struct ArgumentTags {
     /// Around one call, or several.
     pub(super) block: (&'static str, &'static str),
     /// Around a function's name. Where there are none, it ends with its line or the first argument.
-    name: (&'static str, &'static str),
+    pub(super) name: (&'static str, &'static str),
     /// Ends a function's arguments; empty where the block's end does.
-    end: &'static str,
-    key: (&'static str, &'static str),
-    value: (&'static str, &'static str),
+    pub(super) end: &'static str,
+    pub(super) key: (&'static str, &'static str),
+    pub(super) value: (&'static str, &'static str),
     /// Between an argument's tags and its text.
-    pad: &'static str,
+    pub(super) pad: &'static str,
 }
 
 const PARAMETERS: ArgumentTags = ArgumentTags {
@@ -178,7 +178,7 @@ pub(super) fn is_of_name(c: char) -> bool {
 
 /// What an argument's text stands for. Templates write other values than texts as JSON, or as
 /// Python does.
-fn typed(text: &str, is_text: bool) -> Value {
+pub(super) fn typed(text: &str, is_text: bool) -> Value {
     let as_text = || Value::from(text);
     match text.trim() {
         _ if is_text => as_text(),

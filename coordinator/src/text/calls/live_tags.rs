@@ -1,0 +1,226 @@
+//! Arguments between tags, as JSON while they come: a text as it comes, and what else there is when
+//! its end has come, as before that it is not known what it is.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::ArgumentTags;
+use super::head::{Cursor, Unread, begun};
+use super::tags::typed;
+
+/// The arguments of one call.
+#[derive(Debug, Clone)]
+pub(super) struct LiveTags {
+    tags: ArgumentTags,
+    function: String,
+    texts: Arc<[String]>,
+    at: At,
+    /// Whether any was told.
+    has_any: bool,
+}
+
+#[derive(Debug, Clone)]
+enum At {
+    /// Where an argument may begin.
+    Arguments,
+    /// In the text of this one, which is no text by its type.
+    Value(String),
+    /// In one that is; `begins`: nothing of it was told.
+    Text { begins: bool },
+    /// Behind something that is no argument.
+    Malformed,
+}
+
+/// Where an argument's text ends.
+enum End {
+    At {
+        end: usize,
+        next: usize,
+    },
+    /// Not before so many bytes.
+    Open(usize),
+}
+
+impl LiveTags {
+    /// Of a call of `function`; `texts` as the parser has them.
+    pub(super) fn new(tags: ArgumentTags, function: String, texts: Arc<[String]>) -> Self {
+        Self { tags, function, texts, at: At::Arguments, has_any: false }
+    }
+
+    /// Takes what it can of what is held, and gives the JSON of that, and whether the call is over.
+    /// `is_last`: nothing follows.
+    pub(super) fn step(&mut self, held: &mut String, is_last: bool) -> (String, bool) {
+        let mut told = String::new();
+        loop {
+            let step = match self.at.clone() {
+                At::Arguments => self.argument(held, is_last, &mut told),
+                At::Value(key) => self.value(held, is_last, &key, &mut told),
+                At::Text { begins } => self.text(held, is_last, begins, &mut told),
+                At::Malformed => Some(self.malformed(held, &mut told)),
+            };
+            if let Some(is_over) = step {
+                return (told, is_over);
+            }
+        }
+    }
+
+    /// What ends a function's arguments.
+    fn end(&self) -> &'static str {
+        if self.tags.end.is_empty() { self.tags.block.1 } else { self.tags.end }
+    }
+
+    /// Whether `rest`, which nothing follows, is what there is of the arguments' end.
+    fn is_cut_end(&self, rest: &str) -> bool {
+        let is_begun = self.end().starts_with(rest);
+        // Where nothing else ends them, they are whole.
+        is_begun && (self.tags.end.is_empty() || !self.tags.key.0.starts_with(rest))
+    }
+
+    /// Goes on where an argument, or the end of all, may come; `None`: with what comes next.
+    fn argument(&mut self, held: &mut String, is_last: bool, told: &mut String) -> Option<bool> {
+        let rest = held.trim_start();
+        let (space, end) = (held.len() - rest.len(), self.end());
+        if rest.starts_with(end) || is_last && self.is_cut_end(rest) {
+            told.push_str(if self.has_any { "}" } else { "{}" });
+            // The block's end is for who reads on.
+            let bytes = if self.tags.end.is_empty() { space } else { space + end.len() };
+            held.drain(..bytes.min(held.len()));
+            return Some(true);
+        }
+        if end.starts_with(rest) {
+            return Some(false);
+        }
+        let (key, bytes) = match self.key(rest) {
+            Ok(found) => found,
+            Err(Unread::Yet) => return Some(false),
+            Err(Unread::Ever) => {
+                self.at = At::Malformed;
+                return None;
+            }
+        };
+        held.drain(..space + bytes);
+        let own = (self.function.as_str(), key.as_str());
+        if self.texts.iter().any(|text| text.split_once(' ') == Some(own)) {
+            self.begin(&key, told);
+            told.push('"');
+            self.at = At::Text { begins: true };
+        } else {
+            self.at = At::Value(key);
+        }
+        None
+    }
+
+    /// The name of the argument that `text` begins with, and the bytes before its own text.
+    fn key(&self, text: &str) -> Result<(String, usize), Unread> {
+        let mut cursor = Cursor { text, at: 0 };
+        cursor.take(self.tags.key.0)?;
+        let key = cursor.until(self.tags.key.1, |_| true)?.trim().to_owned();
+        if !self.tags.value.0.is_empty() {
+            cursor.take(self.tags.value.0)?;
+        }
+        Ok((key, cursor.at))
+    }
+
+    fn begin(&mut self, key: &str, told: &mut String) {
+        told.push_str(if self.has_any { "," } else { "{" });
+        told.push_str(&Value::from(key).to_string());
+        told.push(':');
+        self.has_any = true;
+    }
+
+    fn value(
+        &mut self,
+        held: &mut String,
+        is_last: bool,
+        key: &str,
+        told: &mut String,
+    ) -> Option<bool> {
+        let End::At { end, next } = self.find_end(held, is_last) else {
+            if is_last && held.contains(self.tags.block.1) {
+                // It was not cut off: its tags are not as they should be.
+                self.begin(key, told);
+                self.at = At::Malformed;
+                return None;
+            }
+            return Some(false);
+        };
+        let (value, pad) = (&held[..end], self.tags.pad);
+        let value = value.strip_prefix(pad).unwrap_or(value);
+        let value = typed(value.strip_suffix(pad).unwrap_or(value), false);
+        self.begin(key, told);
+        told.push_str(&value.to_string());
+        held.drain(..next);
+        self.at = At::Arguments;
+        None
+    }
+
+    fn text(
+        &mut self,
+        held: &mut String,
+        is_last: bool,
+        begins: bool,
+        told: &mut String,
+    ) -> Option<bool> {
+        let pad = self.tags.pad;
+        if begins {
+            if held.len() < pad.len() && !is_last {
+                return Some(false);
+            }
+            if held.starts_with(pad) {
+                held.drain(..pad.len());
+            }
+            self.at = At::Text { begins: false };
+        }
+        let (bytes, next) = match self.find_end(held, is_last) {
+            End::At { end, next } => (end, Some(next)),
+            End::Open(bytes) => (bytes, None),
+        };
+        // What may be the space before the tag is told with what follows it.
+        let text = held[..bytes].strip_suffix(pad).unwrap_or(&held[..bytes]);
+        told.push_str(&escaped(text));
+        let bytes = text.len();
+        let Some(next) = next else {
+            held.drain(..bytes);
+            return Some(false);
+        };
+        told.push('"');
+        held.drain(..next);
+        self.at = At::Arguments;
+        None
+    }
+
+    /// Where the text of an argument ends: before the tag that another argument, or the end of all,
+    /// stands behind.
+    fn find_end(&self, held: &str, is_last: bool) -> End {
+        let tag = self.tags.value.1;
+        let next = [self.tags.key.0, self.end()];
+        for (end, tag) in held.match_indices(tag) {
+            let behind = end + tag.len();
+            let rest = held[behind..].trim_start();
+            if next.iter().any(|mark| rest.starts_with(mark)) {
+                return End::At { end, next: behind };
+            }
+            if next.iter().any(|mark| mark.starts_with(rest)) {
+                return if is_last { End::At { end, next: behind } } else { End::Open(end) };
+            }
+        }
+        End::Open(held.len() - begun(held, tag))
+    }
+
+    /// What was told cannot be taken back, so the rest of the call is told as it is.
+    fn malformed(&self, held: &mut String, told: &mut String) -> bool {
+        let close = self.tags.block.1;
+        let end = held.find(close);
+        let bytes = end.unwrap_or(held.len() - begun(held, close));
+        told.push_str(&held[..bytes]);
+        held.drain(..bytes);
+        end.is_some()
+    }
+}
+
+/// A part of a text as JSON has it.
+fn escaped(text: &str) -> String {
+    let json = Value::from(text).to_string();
+    json[1..json.len() - 1].to_owned()
+}
