@@ -195,7 +195,7 @@ impl Pieces {
             })
         };
         for said in said {
-            Part::add(&mut parts, said, told, &new);
+            Part::add(&mut parts, said, told, new);
         }
         Piece { parts, ..Piece::of(choice) }
     }
