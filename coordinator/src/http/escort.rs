@@ -2,8 +2,7 @@
 //! where whoever answers is lost, the call is made again, of whoever leads then, which may be this
 //! member. That one knows it by a name, or by what was told last, and goes on with the request that
 //! the journal has. So a leader that dies costs only those callers their connections who had come
-//! to that one. One that lives, and only leads no longer, stays in the same way with the calls that
-//! have not asked it for anything yet.
+//! to that one.
 //!
 //! What is sent is kept for that, as long as there is room. What is told of an answer goes on event
 //! by event; where each stands is told to this member alone, in a comment.
@@ -114,25 +113,6 @@ impl Call {
             answer if self.name.is_some() && is_stream(&answer) => self.tell(answer),
             answer => answer,
         })
-    }
-
-    /// The answer of this member, which leads. Where it does not any more before the call has asked
-    /// for anything, it is made of whoever leads next, as if it had come by way of a follower: if
-    /// it was written down all the same, nobody reads that, and it ends by itself.
-    pub(super) async fn answer_here(self, passage: &Passage) -> Response {
-        // Nothing of it has come yet, so all of it is known.
-        let body = self.sent.body().unwrap_or_else(Body::empty);
-        let request = Request::from_parts(self.head.clone(), body);
-        let asked = self.next.clone().run(request);
-        let (answer, unasked) = passage.enter_with(self, asked).await;
-        let is_lost = answer.extensions().get::<NotNow>() == Some(&NotNow::Stopping);
-        let Some(call) = unasked.filter(|_| is_lost) else { return answer };
-        // It may have a key of its own under which it was written down.
-        match call.answered(Made::Again, Instant::now() + PATIENCE).await {
-            Ok(answer) if call.name.is_some() && is_stream(&answer) => call.tell(answer),
-            Ok(answer) | Err(Unanswered::Lost(answer)) => answer,
-            Err(Unanswered::Unheard(_)) => answer,
-        }
     }
 
     /// The answer to the call, `made` first so and then again, while somebody has it or may have

@@ -81,14 +81,7 @@ pub(super) async fn to_leader(
     let error = match leader.is_here() {
         Ok(()) => {
             let runtime = state.0.generator.runtime.clone();
-            let passed = request.extensions().get::<PassedOn>();
-            let asks = request.method() == Method::POST;
-            let stays = asks && passed.is_none() && !closing;
             return match runtime.passage().filter(|_| is_asked) {
-                // Who has passed it on stays with it there.
-                Some(passage) if stays => {
-                    Call::new(&state, passage, request, next).answer_here(passage).await
-                }
                 Some(passage) => passage.enter(next.run(request)).await,
                 None => next.run(request).await,
             };

@@ -5,7 +5,6 @@
 //! A call that is passed on has a path of its own ([`PASSED_ON`]), so that none can be taken for
 //! what members say to each other.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,12 +72,9 @@ pub struct Passage {
     inside: Calls,
 }
 
-/// A call that has not asked, and what is kept for as long.
-type Inside = (Counted, Box<dyn Any + Send>);
-
 tokio::task_local! {
     /// That of a call, until it has asked.
-    static INSIDE: RefCell<Option<Inside>>;
+    static INSIDE: RefCell<Option<Counted>>;
 }
 
 impl Passage {
@@ -106,23 +102,7 @@ impl Passage {
 
     /// Has `call`, which this member is to answer, be known of until it [has asked](has_asked).
     pub(crate) async fn enter<T>(&self, call: impl Future<Output = T>) -> T {
-        self.enter_with((), call).await.0
-    }
-
-    /// The same; `kept` is there until it has asked, and given back if it never has.
-    pub(crate) async fn enter_with<K: Send + 'static, T>(
-        &self,
-        kept: K,
-        call: impl Future<Output = T>,
-    ) -> (T, Option<K>) {
-        let inside: Inside = (self.inside.one(), Box::new(kept));
-        let called = async {
-            let answer = call.await;
-            let unasked = INSIDE.with(RefCell::take);
-            let kept = unasked.and_then(|(_, kept)| kept.downcast::<K>().ok());
-            (answer, kept.map(|kept| *kept))
-        };
-        INSIDE.scope(RefCell::new(Some(inside)), called).await
+        INSIDE.scope(RefCell::new(Some(self.inside.one())), call).await
     }
 
     /// Until no call is inside that has not asked.
@@ -363,25 +343,6 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn what_is_kept_for_a_call_is_there_until_it_has_asked() {
-        let peers = ["a", "b", "c"].map(|name| format!("{name}=http://{name}:7072"));
-        let group = Group::new("a", &peers, "t").unwrap();
-        let (_standing, shown) = watch::channel(Standing::Follows { leader: None });
-        let passage = Passage::new(group, 1, shown, None);
-        let kept = Arc::new(());
-        let asks = async {
-            let before = Arc::strong_count(&kept);
-            has_asked();
-            (before, Arc::strong_count(&kept))
-        };
-        let (counts, unasked) = passage.enter_with(kept.clone(), asks).await;
-        assert_eq!((counts, unasked), ((2, 1), None));
-        let (answer, unasked) = passage.enter_with(kept.clone(), async { 7 }).await;
-        assert_eq!((answer, unasked), (7, Some(kept)));
-        passage.all_have_asked().await;
-    }
 
     #[test]
     fn headers_of_a_connection_end_with_it() {

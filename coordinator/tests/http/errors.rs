@@ -1,20 +1,16 @@
 //! What is wrong is refused, by name, and the next request works.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use aqueduct_coordinator::Room;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
-use aqueduct_coordinator::peers::{Group, Passage};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::work::FailureKind;
 use aqueduct_core::{Refusal, limits};
-use aqueduct_journal::Standing;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::client::{answering, generator, request, request_with, serving, start, start_with};
 use super::script::Script;
@@ -260,31 +256,6 @@ async fn errors_of_the_runtime_have_their_status() {
         assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, status);
         let events = server.completion(json!({ "prompt": "a", "stream": true })).await.events();
         assert_eq!(events.last().unwrap()["error"]["message"], error.to_string());
-    }
-}
-
-/// The lead is lost before anything was accepted.
-#[tokio::test]
-async fn who_came_to_a_leader_is_not_sent_away_with_it() {
-    let peers = ["a", "b", "c"].map(|name| format!("{name}=http://{name}:7072"));
-    for stream in [false, true] {
-        let group = Group::new("a", &peers, "t").unwrap();
-        let (_standing, shown) = watch::channel(Standing::Follows { leader: None });
-        let passage = Some(Passage::new(group, 1, shown, None));
-        let script = Script { passage, lost: AtomicUsize::new(1), ..answering("pond") };
-        let server = start(script).await;
-        let body = json!({ "prompt": "a", "max_tokens": 16, "stream": stream });
-        let reply = server.completion(body).await;
-        assert_eq!(reply.status, 200, "{}", reply.body);
-        let told = if stream { reply.events() } else { vec![reply.json()] };
-        let told = told.iter().filter_map(|told| told["choices"][0]["text"].as_str());
-        let told: String = told.collect();
-        assert!(told.contains("pond"), "{}", reply.body);
-        assert!(!reply.body.contains(": at "), "no caller is told: {}", reply.body);
-        let seen = server.script.seen.lock().unwrap();
-        let named: Vec<_> = seen.iter().map(|asked| asked.telling.once.is_some()).collect();
-        assert_eq!(named, [false, true]);
-        assert_eq!(seen[0].prompt, seen[1].prompt);
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use aqueduct_coordinator::Leader;
 use aqueduct_coordinator::generation::{Attached, Claim, Load, Started, Submit, Updates};
-use aqueduct_coordinator::peers::Passage;
 use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, Seen, SeenHead, TokenLogprob, Traffic};
@@ -23,10 +22,6 @@ pub(crate) struct Script {
     pub(crate) answer: Vec<TokenId>,
     /// Instead of accepting.
     pub(crate) refuse: Option<RequestError>,
-    /// So many are lost with the lead before they are accepted.
-    pub(crate) lost: AtomicUsize,
-    /// To the others of a group.
-    pub(crate) passage: Option<Passage>,
     /// After the prefill, instead of tokens.
     pub(crate) fail: Option<RequestError>,
     /// After the prefill, wait for ever.
@@ -57,10 +52,7 @@ impl Submit for Script {
         &self,
         submission: Submission,
     ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>> {
-        let one_less = |lost: usize| lost.checked_sub(1);
-        let is_lost = self.lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
         let result = match &self.refuse {
-            _ if is_lost => Err(RequestError::Stopping),
             Some(error) => Err(error.clone()),
             None => Ok(Box::new(self.script(&submission)) as Box<dyn Updates>),
         };
@@ -122,10 +114,6 @@ impl Submit for Script {
 
     fn cluster(&self) -> Cluster {
         Cluster::default()
-    }
-
-    fn passage(&self) -> Option<&Passage> {
-        self.passage.as_ref()
     }
 }
 
