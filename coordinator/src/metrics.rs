@@ -408,6 +408,7 @@ mod tests {
             leader: Leader::This { term: Some(12) },
             running: 3,
             waiting: 4,
+            places: 5,
             waiting_tokens,
             workers_up: 3,
             workers_open: 2,

@@ -119,7 +119,8 @@ pub struct WorkerOptions {
     /// What it keeps beyond the requests that made it.
     pub snapshots: SnapshotOptions,
     /// About how many bytes of partial states, or of the keys for them, a chunk of a request that
-    /// keeps all keys has on their way and here before it merges them. Changes no bit.
+    /// keeps all keys has here and on their way; four states for each holder at least. Changes no
+    /// bit.
     pub ahead_bytes: u64,
     /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
     /// before the chunk come to it for that layer. 0 audits none.

@@ -151,6 +151,8 @@ pub struct Node {
     ticked_ms: Option<u64>,
     /// By the journal.
     clock_ms: Option<u64>,
+    /// What the last record said that is later than all before it.
+    told_ms: u64,
     /// When others were heard last.
     heard_ms: BTreeMap<u64, u64>,
     births: Births,
@@ -198,6 +200,7 @@ impl Node {
             patience: Patience::new(seed),
             ticked_ms: None,
             clock_ms: None,
+            told_ms: 0,
             heard_ms: BTreeMap::new(),
             births: Births::default(),
             newborn: saved.is_newborn.then(Newborn::default),

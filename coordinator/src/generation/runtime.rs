@@ -120,6 +120,8 @@ pub struct Load {
     pub running: usize,
     /// Requests in the queue.
     pub waiting: usize,
+    /// Requests that may be served and in the queue at once.
+    pub places: usize,
     /// Tokens of their prompts.
     pub waiting_tokens: u64,
     /// Chunks so far that a second worker was given as well.

@@ -1,9 +1,10 @@
 //! The two calls that generate: prepare, start, answer whole or as a stream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{RequestId, Sampling, SessionUse, Telling, TokenId};
+use aqueduct_core::{Refusal, RequestId, Sampling, SessionUse, Telling, TokenId};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -19,11 +20,11 @@ use super::reply::{Endpoint, Envelope};
 use super::request_id::CallerId;
 use super::stream::{self, Places, Running};
 use super::{ApiState, Shared, body, resume};
-use crate::generation::{About, Report, Source, TextEvent, draw_seed};
+use crate::generation::{About, Load, Report, Source, TextEvent, draw_seed};
 use crate::keys::Holder;
 use crate::peers::{Escort, Made, has_asked};
 use crate::streams::Place;
-use crate::submit::{RequestError, Submission};
+use crate::submit::{Busy, RequestError, Submission};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -146,6 +147,19 @@ async fn answer(
     Ok(Json(envelope.whole(choices.concat(), &reports)).into_response())
 }
 
+/// Whether so many requests may come at once: the first of too many would have begun for nothing.
+fn has_places(load: &Load, prompts: usize) -> Result<(), ApiError> {
+    if prompts > load.places {
+        let bound = format!("at most {}, as many as are served and wait at once", load.places);
+        return Err(Refusal::new("prompt", format!("{prompts} prompts"), bound).into());
+    }
+    if load.running + load.waiting + prompts > load.places {
+        let busy = Busy::Requests { queued: load.waiting };
+        return Err(RequestError::Busy { busy, retry_after: Duration::from_secs(1) }.into());
+    }
+    Ok(())
+}
+
 /// Submits every prompt; returns when all are accepted, so that a refusal has its HTTP status.
 pub(super) async fn start(
     shared: &Shared,
@@ -166,6 +180,9 @@ pub(super) async fn start(
     // Several begin together or not at all: each by itself would be charged for and cancelled.
     // One is let in where it is known whether its call was made before.
     let together = prompts.len() > 1 && !is_made_again;
+    if together {
+        has_places(&shared.generator.runtime.load(), prompts.len())?;
+    }
     let lengths = prompts.iter().filter(|_| together).map(|prompt| prompt.tokens.len());
     let mut permits = shared.generator.admit(holder, lengths)?.into_iter();
     for PreparedPrompt { tokens, text } in prompts {

@@ -14,20 +14,16 @@ use super::{Passage, lane};
 const DEADLINE: Duration = Duration::from_millis(2 * limits::PEER_DEADLINE_MS);
 
 impl Passage {
-    /// The other member that reaches the most workers, if any reaches one; of several the first.
-    pub(crate) async fn reaches_workers(&self) -> Option<u64> {
+    /// The other members that reach workers, and those that reach none or do not say.
+    pub(crate) async fn reaches_workers(&self) -> (Vec<u64>, Vec<u64>) {
         let asked = self.group.others().map(async |(to, url)| {
             let workers = timeout(DEADLINE, self.ask_reach(to, url)).await.ok().flatten();
-            (workers.unwrap_or(0), to)
+            (to, workers.unwrap_or(0))
         });
-        let best = join_all(asked).await.into_iter().rev().max_by_key(|(workers, _)| *workers);
-        best.and_then(|(workers, to)| (workers > 0).then_some(to))
-    }
-
-    /// The other members but `one`.
-    pub(crate) fn all_but(&self, one: u64) -> Vec<u64> {
-        let others = self.group.others().map(|(member, _)| member);
-        others.filter(|member| *member != one).collect()
+        let (some, none): (Vec<_>, Vec<_>) =
+            join_all(asked).await.into_iter().partition(|(_, workers)| *workers > 0);
+        let names = |members: Vec<(u64, u32)>| members.into_iter().map(|(to, _)| to).collect();
+        (names(some), names(none))
     }
 
     async fn ask_reach(&self, to: u64, url: &str) -> Option<u32> {

@@ -14,13 +14,16 @@ use super::Coordinator;
 
 /// Workers that are tried: one is enough, and no cluster is knocked at as a whole.
 const TRIED_MAX: usize = 16;
-/// How long a connection may take.
-const DEADLINE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS / 2);
+/// How long a connection may take: one lost packet costs a second.
+const DEADLINE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS);
 
 impl Coordinator {
-    /// How many workers accept a connection from here, of the first [`TRIED_MAX`] that it is told
-    /// of. Whether they would work for it is not asked.
+    /// How many workers accept a connection from here, of some that it is told of; none where it
+    /// is about to go. Whether they would work for it is not asked.
     pub(crate) async fn workers_reached(&self) -> u32 {
+        if self.is_leaving() || !self.is_open() {
+            return 0;
+        }
         let urls = self.roll.as_ref().map(|roll| roll.borrow().clone());
         reached(&urls.unwrap_or_default()).await
     }
@@ -28,7 +31,9 @@ impl Coordinator {
 
 /// The same of the workers at `urls`.
 pub(super) async fn reached(urls: &BTreeSet<String>) -> u32 {
-    let tried = urls.iter().take(TRIED_MAX).map(|url| accepts(url));
+    // All members try the same, spread over the names, which may be those of racks.
+    let every = urls.len().div_ceil(TRIED_MAX).max(1);
+    let tried = urls.iter().step_by(every).map(|url| accepts(url));
     join_all(tried).await.into_iter().map(u32::from).sum()
 }
 

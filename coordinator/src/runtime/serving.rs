@@ -63,6 +63,7 @@ impl Submit for Coordinator {
             workers_open: cluster.workers_open(),
             running: stats.running,
             waiting: stats.queued,
+            places: self.config.running_requests + self.config.queued_requests,
             waiting_tokens: stats.queued_tokens,
             snapshots: stats.snapshots,
             pools: stats.pools.iter().map(|(worker, pool)| (name(worker), *pool)).collect(),

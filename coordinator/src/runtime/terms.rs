@@ -318,18 +318,22 @@ impl Terms {
             if tokio::time::timeout(LONELY, come).await.is_ok() {
                 continue;
             }
-            let urls = members.urls.borrow().clone();
             // One that accepts connections and does no work does none for others.
-            let next = match reached(&urls).await {
-                0 => passage.reaches_workers().await,
-                _ => None,
-            };
-            if let Some(member) = next.filter(|_| cluster.borrow().workers_up() == 0) {
-                tracing::warn!(
-                    member,
-                    "no worker is reached from here: one that reaches some leads"
-                );
-                self.keeping.journal.resign(&passage.all_but(member)).await;
+            let urls = members.urls.borrow().clone();
+            let are_there = async || reached(&urls).await > 0;
+            if are_there().await {
+                continue;
+            }
+            let (some, mut tried) = passage.reaches_workers().await;
+            // They may all have come back while it was asked.
+            if some.is_empty() || are_there().await || cluster.borrow().workers_up() > 0 {
+                continue;
+            }
+            tracing::warn!(?some, "no worker is reached from here, but from other members");
+            for _ in some {
+                let Some(next) = self.keeping.journal.resign(&tried).await else { break };
+                tokio::time::sleep(HANDING_OVER).await;
+                tried.push(next); // it does not take over: this one leads on
             }
         }
         std::future::pending().await

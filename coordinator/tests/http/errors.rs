@@ -84,6 +84,7 @@ async fn wrong_fields_are_named() {
     check("prompt", json!([1, -5]), "prompt").await;
     check("prompt", json!([4096]), "prompt").await;
     check("prompt", json!(vec!["a"; limits::CALL_CHOICES_MAX + 1]), "prompt").await;
+    check("prompt", json!(vec!["a"; 1001]), "prompt").await; // never so many at once
     check("allowed_token_ids", json!([1]), "allowed_token_ids").await;
     check("prompt_logprobs", json!(1), "prompt_logprobs").await;
     check("truncate_prompt_tokens", json!(5), "truncate_prompt_tokens").await;

@@ -104,6 +104,7 @@ impl Submit for Script {
             workers_open: workers_up,
             running,
             waiting,
+            places: 1000,
             waiting_tokens,
             token_bytes,
             snapshots,

@@ -6,7 +6,8 @@ use super::{Node, TICK_MS};
 
 impl Node {
     /// In milliseconds since 1970, as whoever wrote first had it; `None`: nothing was written yet.
-    /// It does not go back, and stands still while no member runs that has heard of it.
+    /// It stands still while no member runs that has heard of it, and is never before the last
+    /// record.
     pub fn clock_ms(&self) -> Option<u64> {
         self.clock_ms
     }
@@ -17,9 +18,14 @@ impl Node {
         self.clock_ms = self.clock_ms.map(|now_ms| now_ms.saturating_add(passed_ms));
     }
 
-    /// A record may have said that it is later. That it is earlier none says: it was on its way.
+    /// A record says what time it is, also where that is earlier than it is here: whoever leads
+    /// may have been started again in a group that wrote nothing meanwhile, and what is accepted
+    /// in its time must not be over in that of the next one. What came before says nothing new.
     pub(super) fn hear_time(&mut self) {
-        let told_ms = Some(self.state.clock_ms()).filter(|told_ms| *told_ms > 0);
-        self.clock_ms = self.clock_ms.max(told_ms);
+        let told_ms = self.state.clock_ms();
+        if told_ms > self.told_ms {
+            self.told_ms = told_ms;
+            self.clock_ms = Some(told_ms);
+        }
     }
 }

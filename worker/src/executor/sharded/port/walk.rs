@@ -27,6 +27,10 @@ use crate::link::codec;
 const WINDOW: usize = 2;
 /// Slices that the room is cut into, at most: each is asked for, however many holders there are.
 const SLICES_MAX: u64 = 64;
+/// Slices of each holder for which there is room at least. Where holders are no power of two, some
+/// come to other halves of the fold than others, and their first states wait for each other: with
+/// less room most holders would stand idle.
+const EACH: u64 = 4;
 
 /// The past of one layer.
 #[derive(Default)]
@@ -36,6 +40,8 @@ pub(super) struct Walk {
     /// What is here and not whole yet.
     states: BTreeMap<Node, AttentionState>,
     state_bytes: u64,
+    /// What may be here and on its way.
+    bytes_max: u64,
 }
 
 /// What one holder has of it.
@@ -82,10 +88,10 @@ impl Walk {
 
     /// Whether the next slice of stretch `idx` may come: if there is room for it, or the fold
     /// comes to it next, so that there is always one that may.
-    fn may_come(&self, idx: usize, ahead: u64) -> bool {
+    fn may_come(&self, idx: usize) -> bool {
         let Some(next) = self.stretches[idx].left.front() else { return false };
         let first = self.stretches.iter().filter_map(Stretch::turn).min();
-        first == Some(next.turn) || self.bytes() + next.bytes <= ahead
+        first == Some(next.turn) || self.bytes() + next.bytes <= self.bytes_max
     }
 }
 
@@ -132,6 +138,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         loop {
             self.ask_on(layer)?;
             if self.take_answers(layer)? || self.compute(layer)? {
+                self.ask_on(layer)?; // before others go first
                 self.wait.breathe()?;
                 continue;
             }
@@ -139,30 +146,34 @@ impl<W: Wait> ShardsPort<'_, W> {
                 return Ok(std::mem::take(&mut self.walk.states));
             }
             self.check(layer)?;
-            let waits_here = self.walk.calls().next().is_none();
+            // No bell is rung here for this worker's own shards.
+            let own = self.walk.stretches.iter().position(|stretch| stretch.way == Way::Own);
+            let waits_here = own.is_some_and(|idx| self.walk.may_come(idx));
             let soon = Instant::now() + OWN_POLL;
             self.wait.rest(if waits_here { soon.min(self.deadline) } else { self.deadline })?;
         }
     }
 
-    /// Asks every other holder for as much as may be on its way: each for one slice, then for more.
+    /// Asks every other holder for as much as may be on its way: each for one slice, then for more,
+    /// and first for what the fold comes to first.
     fn ask_on(&mut self, layer: usize) -> Result<(), PortError> {
-        let ahead = self.wait.exchange().ahead_bytes;
-        for under_way in 0..WINDOW {
-            for idx in 0..self.walk.stretches.len() {
-                let stretch = &self.walk.stretches[idx];
-                let is_wanted = stretch.way != Way::Own && stretch.calls.len() <= under_way;
-                if !is_wanted || !self.walk.may_come(idx, ahead) {
-                    continue;
-                }
-                let Stretch { peer, way, left, .. } = &mut self.walk.stretches[idx];
-                let (peer, keys_come) = (peer.clone(), *way == Way::Keys);
-                let Some(slice) = left.pop_front() else { continue };
-                self.begin_round();
-                let ask = self.round_one(slice.place.clone(), keys_come);
-                let call = self.call(layer, &peer, ask)?;
-                self.walk.stretches[idx].calls.push_back((call, slice));
+        let turn = |idx: &usize| self.walk.stretches[*idx].left.front().map(|slice| slice.turn);
+        let mut in_turn: Vec<usize> = (0..self.walk.stretches.len()).collect();
+        in_turn.sort_by_key(turn);
+        for (under_way, idx) in (0..WINDOW).flat_map(|it| in_turn.iter().map(move |idx| (it, *idx)))
+        {
+            let stretch = &self.walk.stretches[idx];
+            let is_wanted = stretch.way != Way::Own && stretch.calls.len() <= under_way;
+            if !is_wanted || !self.walk.may_come(idx) {
+                continue;
             }
+            let Stretch { peer, way, left, .. } = &mut self.walk.stretches[idx];
+            let (peer, keys_come) = (peer.clone(), *way == Way::Keys);
+            let Some(slice) = left.pop_front() else { continue };
+            self.begin_round();
+            let ask = self.round_one(slice.place.clone(), keys_come);
+            let call = self.call(layer, &peer, ask)?;
+            self.walk.stretches[idx].calls.push_back((call, slice));
         }
         Ok(())
     }
@@ -187,11 +198,10 @@ impl<W: Wait> ShardsPort<'_, W> {
     /// Computes a slice of this worker's own shards; `false` if there is none, no room for it, or
     /// its shards are not there yet.
     fn compute(&mut self, layer: usize) -> Result<bool, PortError> {
-        let ahead = self.wait.exchange().ahead_bytes;
         let is_own = |stretch: &Stretch| stretch.way == Way::Own;
         let Some(idx) = self.walk.stretches.iter().position(is_own) else { return Ok(false) };
         let Some(slice) = self.walk.stretches[idx].left.front().cloned() else { return Ok(false) };
-        if !self.walk.may_come(idx, ahead) {
+        if !self.walk.may_come(idx) {
             return Ok(false);
         }
         let ask = Ask::Attend { place: slice.place, q: self.q.clone() };
@@ -247,10 +257,10 @@ impl<W: Wait> ShardsPort<'_, W> {
             let left = place.slices(most.max(least), &bytes(way)).into();
             Stretch { peer: peer.clone(), way, left, calls: VecDeque::new() }
         };
-        Walk {
-            stretches: places.iter().map(stretch).collect(),
-            states: BTreeMap::new(),
-            state_bytes,
-        }
+        let stretches: Vec<Stretch> = places.iter().map(stretch).collect();
+        let slices = stretches.iter().flat_map(|stretch| &stretch.left);
+        let largest = slices.map(|slice| slice.bytes).max().unwrap_or(0);
+        let least = EACH * places.len() as u64 * largest.min(2 * state_bytes + shard_bytes);
+        Walk { stretches, states: BTreeMap::new(), state_bytes, bytes_max: ahead.max(least) }
     }
 }
