@@ -78,8 +78,8 @@ impl TextModel {
         let name = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
         let (bos, eos_text) = (name(bos), name(eos.first().copied()));
         let template = ChatTemplate::new(vocabulary.template, bos, eos_text)?;
-        let template = template.with_tool_use(vocabulary.tool_template)?;
         let template = template.with_special(vocabulary.special);
+        let template = template.with_tool_use(vocabulary.tool_template)?;
         let longest_piece = pieces.longest().max(1);
         let prompt_tokens_max =
             max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);

@@ -271,6 +271,11 @@ mod tests {
 
     /// What a template makes of a conversation with a call of `f`, beside which this is said.
     fn shown(source: &str, words: &str) -> String {
+        let template = ChatTemplate::new(Some(source.to_owned()), None, None).unwrap();
+        shown_by(&template, words, true)
+    }
+
+    fn shown_by(template: &ChatTemplate, words: &str, has_tools: bool) -> String {
         let call = |id: &str, name: &str, arguments: serde_json::Value| ToolCall {
             id: id.to_owned(),
             name: name.to_owned(),
@@ -290,8 +295,8 @@ mod tests {
         ];
         let function = json!({ "name": "f", "description": "F." });
         let tools = [json!({ "type": "function", "function": function })];
-        let template = ChatTemplate::new(Some(source.to_owned()), None, None).unwrap();
-        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        let tools = if has_tools { &tools[..] } else { &[] };
+        let conversation = Conversation { tools, ..Conversation::of(&messages) };
         template.render(conversation, UNIX_EPOCH).unwrap()
     }
 
@@ -317,6 +322,41 @@ mod tests {
         check(&hermes(either), "Said.", want);
         let mapping = "(c.function.arguments.keys() | join)";
         check(&hermes(mapping), "", "|Gof=x;g=;ba");
+    }
+
+    /// A template that has `arguments` of calls, each behind its name.
+    fn hermes(arguments: &str) -> String {
+        format!(
+            "{{{{ tools }}}}<tool_call>\"arguments\"|{{% for m in messages %}}{{{{ m.content }}}}\
+             {{% for c in m.tool_calls %}}{{{{ c.function.name + {arguments} }}}};{{% endfor %}}\
+             {{% endfor %}}"
+        )
+    }
+
+    #[test]
+    fn what_a_template_takes_is_tried_with_its_tokens() {
+        let source = hermes("pad_token + c.function.arguments");
+        let template = ChatTemplate::new(Some(source), None, None).unwrap();
+        let template = template.with_special(vec![("pad_token".into(), "=".into())]);
+        let prompt = shown_by(&template, "Said.", true);
+        assert!(prompt.ends_with("|GoSaid.f={\"x\": [1, true]};g={};ba"), "{prompt}");
+    }
+
+    /// Of two templates each is given calls as it takes them.
+    #[test]
+    fn each_of_two_templates_has_its_shape() {
+        let text = hermes("'=' + c.function.arguments");
+        let mapping = hermes("'=' + (c.function.arguments.keys() | join)");
+        for (plain, with_tools, want) in
+            [(&text, &mapping, ["={\"x\": [1, true]}", "=x"]), (&mapping, &text, ["=x", "={\"x\""])]
+        {
+            let template = ChatTemplate::new(Some(plain.clone()), None, None).unwrap();
+            let template = template.with_tool_use(Some(with_tools.clone())).unwrap();
+            for (has_tools, want) in [false, true].into_iter().zip(want) {
+                let prompt = shown_by(&template, "Said.", has_tools);
+                assert!(prompt.contains(&format!("Said.f{want}")), "{prompt}");
+            }
+        }
     }
 
     /// As DeepSeek V3 has it, whose template shows calls where nothing is said, and adds them to

@@ -39,6 +39,8 @@ pub struct ChatTemplate {
     has_tool_use: bool,
     /// What it teaches of calls.
     taught: Taught,
+    /// What the one for conversations without tools does, where there is another.
+    without_tools: Option<Taught>,
     /// How a model of this template tells what it thinks from what it says.
     speech: Speech,
     /// Whether it asks how long to think.
@@ -63,7 +65,10 @@ impl ChatTemplate {
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
-        Ok(Self { environment, has_tool_use: false, taught, speech, effort, special }.shaped())
+        let (has_tool_use, without_tools) = (false, None);
+        let template =
+            Self { environment, has_tool_use, taught, without_tools, speech, effort, special };
+        Ok(template.shaped())
     }
 
     /// The same, which is given calls in the shape in which it shows them.
@@ -106,13 +111,14 @@ impl ChatTemplate {
         self.render(conversation, UNIX_EPOCH).ok()
     }
 
-    /// The same that also names these tokens, by name and text; the first of a name counts.
+    /// The same that also names these tokens, by name and text; the first of a name counts. Comes
+    /// before [`Self::with_tool_use`], as templates that want them show nothing without.
     #[must_use]
     pub fn with_special(mut self, special: Vec<(String, String)>) -> Self {
         let is_new = |name: &str| self.special.iter().all(|(known, _)| known != name);
         let new: Vec<_> = special.into_iter().filter(|(name, _)| is_new(name)).collect();
         self.special.extend(new);
-        self
+        self.shaped()
     }
 
     /// The same with `source` for conversations with tools.
@@ -121,6 +127,7 @@ impl ChatTemplate {
     /// A template that is not Jinja.
     pub fn with_tool_use(mut self, source: Option<String>) -> Result<Self, TextError> {
         if let (Some(environment), Some(source)) = (&mut self.environment, source) {
+            self.without_tools = Some(self.taught);
             self.taught = Taught::by(Some(&source));
             let added = environment.add_template_owned(TOOL_USE, in_jinja(&source));
             added.map_err(|error| TextError::invalid(TOOL_USE, error.to_string()))?;
@@ -184,9 +191,11 @@ impl ChatTemplate {
                 }
             };
         };
-        let messages = self.taught.told(messages, tools, in_channels);
-        let beside = self.taught.beside_words(tools);
-        let showing = self.taught.showing(in_channels, beside.as_deref());
+        let taught = self.without_tools.as_ref().filter(|_| tools.is_empty());
+        let taught = taught.unwrap_or(&self.taught);
+        let messages = taught.told(messages, tools, in_channels);
+        let beside = taught.beside_words(tools);
+        let showing = taught.showing(in_channels, beside.as_deref());
         let list = messages.iter().map(|message| showing.message(message));
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };

@@ -14,7 +14,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::objects::{function_of, object_in_fence, objects, of_field, of_object};
 use super::tags::is_of_name;
+use super::tells_of_tools;
 use crate::text::shape::json_text;
 use crate::text::{ChatMessage, Role, ToolCall};
 
@@ -25,7 +27,7 @@ pub(super) type NamedCall = (String, Map<String, Value>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {
     /// What of it stands in chat templates.
-    taught: [&'static str; 2],
+    taught: &'static [&'static str],
     /// Around one call, or several.
     pub(super) block: (&'static str, &'static str),
     /// Around the calls of a block, where these are a list.
@@ -65,7 +67,7 @@ const DEEPSEEK: [&str; 3] = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 
 /// DeepSeek V3.1, which was trained with these words.
 const DEEPSEEK_V31: Blocks = Blocks {
-    taught: ["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"],
+    taught: &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"],
     block: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     list: ("", ""),
     between: "",
@@ -84,7 +86,7 @@ const DEEPSEEK_V31: Blocks = Blocks {
 
 /// DeepSeek V3 and R1.
 const DEEPSEEK_V3: Blocks = Blocks {
-    taught: ["<｜tool▁sep｜>", "```json"],
+    taught: &["<｜tool▁sep｜>", "```json"],
     between: "\n",
     head: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$\n```json\n",
     tail: "\n```<｜tool▁call▁end｜>",
@@ -99,9 +101,9 @@ const DEEPSEEK_V3: Blocks = Blocks {
     ..DEEPSEEK_V31
 };
 
-/// Lists of objects, as Hunyuan, Apriel and Jamba write them.
+/// Lists of objects, as Hunyuan A13B and Apriel write them.
 const LISTS: Blocks = Blocks {
-    taught: ["<tool_calls>", "</tool_calls>"],
+    taught: &["<tool_calls>", "</tool_calls>", "arguments\""],
     block: ("<tool_calls>", "</tool_calls>"),
     list: ("[", "]"),
     between: ", ",
@@ -112,15 +114,15 @@ const LISTS: Blocks = Blocks {
 };
 
 const PHI: Blocks = Blocks {
-    taught: ["<|tool_call|>", "<|/tool_call|>"],
+    taught: &["<|tool_call|>", "<|/tool_call|>"],
     block: ("<|tool_call|>", "<|/tool_call|>"),
     ..LISTS
 };
 
-const KNOWN: [Blocks; 8] = [
+const KNOWN: [Blocks; 10] = [
     // Kimi K2.
     Blocks {
-        taught: ["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"],
+        taught: &["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"],
         block: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         list: ("", ""),
         between: "",
@@ -137,7 +139,7 @@ const KNOWN: [Blocks; 8] = [
     DEEPSEEK_V31,
     // Command R7B and A.
     Blocks {
-        taught: ["<|START_ACTION|>", "\"tool_name\""],
+        taught: &["<|START_ACTION|>", "\"tool_name\""],
         block: ("<|START_ACTION|>", "<|END_ACTION|>"),
         list: ("[\n    ", "\n]"),
         between: ",\n    ",
@@ -147,7 +149,7 @@ const KNOWN: [Blocks; 8] = [
     },
     // Apertus.
     Blocks {
-        taught: ["<|tools_prefix|>", "<|tools_suffix|>"],
+        taught: &["<|tools_prefix|>", "<|tools_suffix|>"],
         block: ("<|tools_prefix|>", "<|tools_suffix|>"),
         head: "{\"$\": ",
         form: Form::Field,
@@ -155,8 +157,20 @@ const KNOWN: [Blocks; 8] = [
     },
     PHI,
     // Phi 4 mini as it is published.
-    Blocks { taught: ["<|tool|>", "message['tools']"], ..PHI },
+    Blocks { taught: &["<|tool|>", "message['tools']"], ..PHI },
+    // Hunyuan but A13B, whose block is that of lists.
+    Blocks {
+        taught: &["<tool_calls>", "<tool_call>function_name"],
+        list: ("", ""),
+        between: "\n",
+        head: "<tool_call>$\n```json\n",
+        tail: "\n```</tool_call>",
+        form: Form::Marks(["<tool_call>", "\n", "</tool_call>"]),
+        ..LISTS
+    },
     LISTS,
+    // Jamba, whose template may name no field as it is written.
+    Blocks { taught: &["<|bom|>", "<tool_calls>"], ..LISTS },
 ];
 
 impl Blocks {
@@ -165,7 +179,7 @@ impl Blocks {
         let says = |text: &str| template.contains(text);
         // In a template's strings quotes may be escaped.
         let teaches = |text: &str| says(text) || says(&text.replace('"', "\\\""));
-        let is_told = |blocks: &Self| !blocks.rules.is_empty() || says("tools");
+        let is_told = |blocks: &Self| !blocks.rules.is_empty() || tells_of_tools(template);
         let mut known = KNOWN.into_iter();
         known.find(|blocks| blocks.taught.iter().all(|text| teaches(text)) && is_told(blocks))
     }
@@ -174,7 +188,7 @@ impl Blocks {
     pub(crate) fn telling(self, template: &str) -> Telling {
         if template.contains("message['tools']") {
             Telling::Beside
-        } else if template.contains("tools") {
+        } else if tells_of_tools(template) {
             Telling::Template
         } else {
             Telling::Words
@@ -286,47 +300,49 @@ impl Blocks {
                 calls.collect::<Option<Vec<_>>>()?
             }
         };
-        (!calls.is_empty()).then_some(calls)
+        // A list may be empty: that is no call, and nothing to be read.
+        let is_list = block.trim_start().starts_with('[');
+        (is_list || !calls.is_empty()).then_some(calls)
     }
 
     /// The mark that ends the last call may be missing; within arguments others are text.
     fn between_marks(self, block: &str, marks: [&str; 3]) -> Option<Vec<NamedCall>> {
-        let [open, between, close] = marks;
         let (mut rest, mut calls) = (block.trim(), Vec::new());
         while !rest.is_empty() {
-            let behind = rest.strip_prefix(open)?;
-            let mut ends = behind.match_indices(close).map(|(at, mark)| (at, at + mark.len()));
-            let whole = |(end, next): (usize, usize)| {
-                Some((self.call(&behind[..end], between)?, &behind[next..]))
-            };
-            let (call, next) = match ends.find_map(whole) {
-                Some(found) => found,
-                None => (self.call(behind, between)?, ""),
-            };
+            let (call, behind) = self.call(rest, marks)?;
             calls.push(call);
-            rest = next.trim_start();
+            rest = behind.trim_start();
         }
         Some(calls)
     }
 
-    /// A call of which `between` stands before the arguments, or before name and arguments where
-    /// what kind of call it is was said before.
-    fn call(self, text: &str, between: &str) -> Option<NamedCall> {
-        let (head, behind) = text.split_once(between)?;
-        let behind = behind.trim();
+    /// The call that `text` begins with, and what follows it. A mark stands before its arguments,
+    /// or before name and arguments where what kind of call it is was said before.
+    fn call<'t>(
+        self,
+        text: &'t str,
+        [open, between, close]: [&str; 3],
+    ) -> Option<(NamedCall, &'t str)> {
+        let (head, behind) = text.strip_prefix(open)?.split_once(between)?;
+        let behind = behind.trim_start();
         let is_named = behind.is_empty() || behind.starts_with(['{', '`']);
-        let (name, arguments) = match is_named {
+        let (name, arguments) = match is_named || behind.starts_with(close) {
             true => (head, behind),
-            false => behind.split_at(behind.find(['\n', '{', '`']).unwrap_or(behind.len())),
+            false => {
+                let end = behind.find(['\n', '{', '`']).unwrap_or(behind.len());
+                behind.split_at(behind[..end].find(close).unwrap_or(end))
+            }
         };
         let name = self.function_in(name);
         if name.is_empty() || !name.chars().all(is_of_name) {
             return None;
         }
-        let json = unfenced(arguments.trim());
-        let arguments =
-            if json.is_empty() { Map::new() } else { serde_json::from_str(json).ok()? };
-        Some((name.to_owned(), arguments))
+        let (arguments, rest) = object_in_fence(arguments)?;
+        let next = match rest.strip_prefix(close) {
+            Some(next) => next,
+            None => rest.is_empty().then_some(rest)?,
+        };
+        Some(((name.to_owned(), arguments), next))
     }
 }
 
@@ -344,60 +360,6 @@ pub(crate) fn numbered(messages: &[ChatMessage]) -> Vec<ChatMessage> {
         message.tool_call_id = known.or(message.tool_call_id.take());
     }
     all
-}
-
-/// The function of a call that is named `functions.f:0`.
-fn function_of(name: &str) -> &str {
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = name.rsplit_once(':').filter(|(_, number)| is_number(number));
-    let name = numbered.map_or(name, |(name, _)| name);
-    name.strip_prefix("functions.").unwrap_or(name)
-}
-
-/// What stands in a fence, if `text` is one.
-fn unfenced(text: &str) -> &str {
-    let Some(inside) = text.strip_prefix("```") else { return text };
-    let inside = inside.strip_prefix("json").unwrap_or(inside);
-    inside.strip_suffix("```").unwrap_or(inside).trim()
-}
-
-/// The values of a list, or those that stand after each other.
-fn objects(text: &str) -> Option<Vec<Value>> {
-    let text = text.trim();
-    let with_commas = || serde_json::from_str::<Value>(&format!("[{text}]")).ok();
-    match serde_json::from_str::<Value>(text).ok().or_else(with_commas) {
-        Some(Value::Array(list)) => Some(list),
-        Some(one) => Some(vec![one]),
-        None => {
-            let each = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-            each.collect::<Result<Vec<_>, _>>().ok()
-        }
-    }
-}
-
-/// The call that an object is, if it is one.
-fn of_object(mut call: Value, names: [&str; 2]) -> Option<NamedCall> {
-    // Some write it as OpenAI's API has it.
-    if call["function"].is_object() {
-        call = call["function"].take();
-    }
-    let name = call[names[0]].as_str()?.to_owned();
-    let arguments = match call.get_mut(names[1])?.take() {
-        Value::Object(fields) => fields,
-        Value::String(text) => serde_json::from_str(&text).ok()?,
-        _ => return None,
-    };
-    Some((name, arguments))
-}
-
-/// The same of one whose only field is named as what is called.
-fn of_field(call: Value) -> Option<NamedCall> {
-    let Value::Object(fields) = call else { return None };
-    let mut fields = fields.into_iter();
-    match (fields.next(), fields.next()) {
-        (Some((name, Value::Object(arguments))), None) => Some((name, arguments)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -479,8 +441,20 @@ mod tests {
         check("'<|tool|>' + message['tools'] + '<|/tool|>'", phi);
         let list = phi.replace("<|tool_call|>", "<tool_calls>");
         let list = list.replace("<|/tool_call|>", "</tool_calls>");
-        check("{{ tools }}<tool_calls></tool_calls>", &list);
-        for other in ["<tool_calls></tool_calls>", "{{ tools }}<|tool_call|>", "tools```json"] {
+        check("{{ tools }}<tool_calls>\\\"arguments\\\"</tool_calls>", &list);
+        check("{{ tools }}<|bom|><tool_calls>", &list);
+        check(
+            "{{ tools }}<tool_calls><tool_call>function_name\n```json\n```</tool_call>",
+            "<tool_calls><tool_call>f\n```json\n{\"x\": 1}\n```</tool_call>\n<tool_call>g\n\
+             ```json\n{}\n```</tool_call></tool_calls>",
+        );
+        for other in [
+            "<tool_calls>\"arguments\"</tool_calls>",
+            "functools<tool_calls>\"arguments\"</tool_calls>",
+            "{{ tools }}<tool_calls></tool_calls>",
+            "{{ tools }}<|tool_call|>",
+            "tools```json",
+        ] {
             assert_eq!(Blocks::of(other), None, "{other}");
         }
     }
@@ -517,6 +491,31 @@ mod tests {
         }
     }
 
+    /// Each mark that might end a call costs no reading of what stands before it.
+    #[test]
+    fn many_marks_in_arguments_are_read_at_once() {
+        let marks = "<｜tool▁call▁end｜><｜tool▁call▁begin｜>".repeat(20_000);
+        let one = format!("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{{\"x\": \"{marks}\"}}");
+        check(DEEPSEEK_V31, &one, Some(json!([["f", { "x": marks }]])));
+        check(DEEPSEEK_V31, &one[..one.len() - 2], None);
+    }
+
+    #[test]
+    fn what_hunyuan_writes() {
+        let taught = "{{ tools }}<tool_calls><tool_call>function_name\n```json\n```</tool_call>";
+        let hunyuan = Blocks::of(taught).unwrap();
+        let check = |block: &str, want: Option<Value>| check(hunyuan, block, want);
+        let f = "<tool_call>f\n```json\n{\"x\": \"</tool_call>\"}\n```</tool_call>";
+        let want = || json!(["f", { "x": "</tool_call>" }]);
+        check(f, Some(json!([want()])));
+        check(&format!("{f}\n{f}\n"), Some(json!([want(), want()])));
+        check("<tool_call>\nf\n{}</tool_call>", Some(json!([["f", {}]])));
+        check("<tool_call>f\n</tool_call>", Some(json!([["f", {}]])));
+        for bad in ["", "[]f", "<tool_call>f</tool_call>", "<tool_call>a b\n{}</tool_call>"] {
+            check(bad, None);
+        }
+    }
+
     #[test]
     fn what_kimi_writes() {
         let check = |name: &str, want: Option<Value>| {
@@ -548,10 +547,18 @@ mod tests {
         check(&format!("[{{\"type\": \"function\", \"function\": {one}}}]"), Some(json!([f])));
         let as_text = "{\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}";
         check(as_text, Some(json!([f])));
-        for bad in ["", "[]", "[1]", "f", &one[1..], "{\"name\": 1, \"arguments\": {}}"] {
+        for empty in ["[]", "\n[ ]\n"] {
+            check(empty, Some(json!([])));
+        }
+        let bare = ["{\"name\": \"f\"}", "{\"name\": \"f\", \"arguments\": \"\"}"];
+        for none in bare.into_iter().chain(["{\"name\": \"f\", \"arguments\": null, \"id\": 1}"]) {
+            check(&format!("[{none}]"), Some(json!([["f", {}]])));
+        }
+        for bad in ["", "[1]", "f", &one[1..], "{\"name\": 1, \"arguments\": {}}"] {
             check(bad, None);
         }
         check("{\"name\": \"f\", \"arguments\": [1]}", None);
+        check("{\"name\": \"f\", \"parameters\": {\"x\": 1}}", None);
     }
 
     #[test]
@@ -559,6 +566,7 @@ mod tests {
         let apertus = Blocks::of("{{ tools }}<|tools_prefix|><|tools_suffix|>").unwrap();
         let check = |block: &str, want: Option<Value>| check(apertus, block, want);
         check("[{\"f\": {\"x\": 1}}]", Some(json!([["f", { "x": 1 }]])));
+        check("[{\"f\": null}]", Some(json!([["f", {}]])));
         for bad in ["[{}]", "[{\"f\": 1}]", "[{\"f\": {}, \"g\": {}}]", "[\"f\"]"] {
             check(bad, None);
         }

@@ -48,8 +48,9 @@ impl<'t> Reader<'t> {
         }
         self.rest = self.rest.trim_start();
         match self.rest.chars().next()? {
-            '"' | '\'' => self.text().map(Value::from),
+            '"' | '\'' => self.texts().map(Value::from),
             '[' => self.list(depth).map(Value::Array),
+            '(' => self.tuple(depth),
             '{' => self.mapping(depth).map(Value::Object),
             _ => self.plain(),
         }
@@ -65,6 +66,20 @@ impl<'t> Reader<'t> {
             }
         }
         Some(list)
+    }
+
+    /// A list that does not change, or one value, which no comma follows.
+    fn tuple(&mut self, depth: usize) -> Option<Value> {
+        let mut list = Vec::new();
+        self.take('(');
+        while !self.take(')') {
+            list.push(self.value_at(depth + 1)?);
+            if !self.take(',') {
+                self.take(')').then_some(())?;
+                return if list.len() == 1 { list.pop() } else { Some(Value::Array(list)) };
+            }
+        }
+        Some(Value::Array(list))
     }
 
     fn mapping(&mut self, depth: usize) -> Option<Map<String, Value>> {
@@ -88,11 +103,25 @@ impl<'t> Reader<'t> {
             "True" | "true" => Some(Value::from(true)),
             "False" | "false" => Some(Value::from(false)),
             "None" | "null" => Some(Value::Null),
-            // Python has `1.`, `.5` and `+1` besides.
-            number => serde_json::from_str::<Number>(number)
-                .ok()
-                .or_else(|| Number::from_f64(number.parse().ok()?))
-                .map(Value::Number),
+            // Python has `1.`, `.5`, `+1` and `1_000` besides.
+            number => {
+                let number = without_marks(number.strip_prefix('+').unwrap_or(number))?;
+                let whole = serde_json::from_str::<Number>(&number).ok();
+                whole.or_else(|| Number::from_f64(number.parse().ok()?)).map(Value::Number)
+            }
+        }
+    }
+
+    /// Texts that stand beside each other are one.
+    fn texts(&mut self) -> Option<String> {
+        let mut all = self.text()?;
+        loop {
+            let rest = self.rest.trim_start();
+            if !rest.starts_with(['"', '\'']) {
+                return Some(all);
+            }
+            self.rest = rest;
+            all += &self.text()?;
         }
     }
 
@@ -116,6 +145,21 @@ impl<'t> Reader<'t> {
     }
 }
 
+/// A number without what may stand between two of its digits.
+fn without_marks(number: &str) -> Option<String> {
+    let mut parts = number.split('_').peekable();
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    let mut all = String::new();
+    while let Some(part) = parts.next() {
+        all += part;
+        if let Some(next) = parts.peek() {
+            let is_between = is_digit(part.chars().next_back()) && is_digit(next.chars().next());
+            is_between.then_some(())?;
+        }
+    }
+    Some(all)
+}
+
 /// Adds what `rest`, behind a backslash, begins with, and gives what follows it.
 fn escaped<'t>(rest: &'t str, text: &mut String) -> Option<&'t str> {
     let first = rest.chars().next()?;
@@ -124,11 +168,19 @@ fn escaped<'t>(rest: &'t str, text: &mut String) -> Option<&'t str> {
         'x' => 2,
         'u' => 4,
         'U' => 8,
+        '0'..='7' => {
+            let is_octal = |byte: &u8| (b'0'..=b'7').contains(byte);
+            let digits = rest.bytes().take(3).take_while(is_octal).count();
+            text.push(char::from_u32(u32::from_str_radix(&rest[..digits], 8).ok()?)?);
+            return Some(&rest[digits..]);
+        }
         _ => {
             match first {
                 'n' => text.push('\n'),
                 'r' => text.push('\r'),
                 't' => text.push('\t'),
+                'a' => text.push('\u{7}'),
+                'v' => text.push('\u{b}'),
                 'b' => text.push('\u{8}'),
                 'f' => text.push('\u{c}'),
                 '\n' => {} // the line goes on
@@ -180,17 +232,26 @@ mod tests {
         check(" 12 ", json!(12));
         check("-1.5e3", json!(-1500.0));
         check("+1.", json!(1.0));
+        check("+1", json!(1));
+        check("-1_000_000", json!(-1_000_000));
+        check("(1, 'a',)", json!([1, "a"]));
+        check("[(), (1,), (1), ((2, 3))]", json!([[], [1], 1, [2, 3]]));
         check(".5", json!(0.5));
         check("[True, false, None, null]", json!([true, false, null, null]));
         check("[ ]", json!([]));
         check("[1, [2,],]", json!([1, [2]]));
         check("{'a': {\"b\": 1}, 'c': [],}", json!({ "a": { "b": 1 }, "c": [] }));
         check("{}", json!({}));
-        for bad in ["", "x", "nan", "inf", "1 2", "[1", "[1 2]", "[,]", "{1: 2}", "{'a'}", "(1)"] {
+        for bad in ["", "x", "nan", "inf", "1 2", "[1", "[1 2]", "[,]", "{1: 2}", "{'a'}", "(1"] {
             assert_eq!(read(bad), None, "{bad}");
         }
-        let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(read(&deep(100)).is_some() && read(&deep(100_000)).is_none());
+        for bad in ["_1", "1_", "1__0", "1_.5", "(,)", "(1]", "(1 2)"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        for [open, close] in [["[", "]"], ["(", ")"]] {
+            let deep = |depth: usize| format!("{}{}", open.repeat(depth), close.repeat(depth));
+            assert!(read(&deep(100)).is_some() && read(&deep(100_000)).is_none());
+        }
     }
 
     #[test]
@@ -203,7 +264,9 @@ mod tests {
         check(r"'\n\t\\\'\x41\u00e9\U0001F600\d'", json!("\n\t\\'Aé😀\\d"));
         check(r#""\ud83d\ude00\/""#, json!("😀/"));
         check("'a\\\nb'", json!("ab"));
-        for bad in ["'a", "'a\\", r"'\x4'", r"'\ud83d'", r"'\u+041'", "'a\"", "f'a'", "'a' 'b'"] {
+        check(r"'\0\101\1012\a\v'", json!("\0AA2\u{7}\u{b}"));
+        check("'a' \"b\"\n'''c'''", json!("abc"));
+        for bad in ["'a", "'a\\", r"'\x4'", r"'\ud83d'", r"'\u+041'", "'a\"", "f'a'", "'a' 'b"] {
             assert_eq!(read(bad), None, "{bad}");
         }
     }

@@ -181,7 +181,7 @@ impl Live {
 
 /// Whether there is a tool of this name: those stand alone among the arguments that are texts.
 /// Who knows of none takes any.
-fn is_offered(texts: &[String], name: &str) -> bool {
+pub(super) fn is_offered(texts: &[String], name: &str) -> bool {
     let is_name = |text: &&String| !(text.is_empty() || text.contains(' '));
     let mut names = texts.iter().filter(is_name).peekable();
     names.peek().is_none() || names.any(|offered| offered == name)

@@ -18,6 +18,8 @@ pub(super) struct LiveTags {
     at: At,
     /// Whether any was told.
     has_any: bool,
+    /// Bytes of a value in which its end is not.
+    seen: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -45,7 +47,7 @@ enum End {
 impl LiveTags {
     /// Of a call of `function`; `texts` as the parser has them.
     pub(super) fn new(tags: ArgumentTags, function: String, texts: Arc<[String]>) -> Self {
-        Self { tags, function, texts, at: At::Arguments, has_any: false }
+        Self { tags, function, texts, at: At::Arguments, has_any: false, seen: 0 }
     }
 
     /// Takes what it can of what is held, and gives the JSON of that, and whether the call is over.
@@ -136,14 +138,18 @@ impl LiveTags {
         key: &str,
         told: &mut String,
     ) -> Option<bool> {
-        let End::At { end, next } = self.find_end(held, is_last) else {
-            if is_last && held.contains(self.tags.block.1) {
+        let (end, next) = match self.find_end(held, is_last) {
+            End::At { end, next } => (end, next),
+            End::Open(_) if is_last && held.contains(self.tags.block.1) => {
                 // It was not cut off: its tags are not as they should be.
                 self.begin(key, told);
                 self.at = At::Malformed;
                 return None;
             }
-            return Some(false);
+            End::Open(bytes) => {
+                self.seen = bytes;
+                return Some(false);
+            }
         };
         let (value, pad) = (&held[..end], self.tags.pad);
         let value = value.strip_prefix(pad).unwrap_or(value);
@@ -151,6 +157,7 @@ impl LiveTags {
         self.begin(key, told);
         told.push_str(&value.to_string());
         held.drain(..next);
+        self.seen = 0;
         self.at = At::Arguments;
         None
     }
@@ -195,7 +202,8 @@ impl LiveTags {
     fn find_end(&self, held: &str, is_last: bool) -> End {
         let tag = self.tags.value.1;
         let next = [self.tags.key.0, self.end()];
-        for (end, tag) in held.match_indices(tag) {
+        for (end, tag) in held[self.seen..].match_indices(tag) {
+            let end = self.seen + end;
             let behind = end + tag.len();
             let rest = held[behind..].trim_start();
             if next.iter().any(|mark| rest.starts_with(mark)) {

@@ -1,10 +1,12 @@
 //! Tool calls in what a model says, in the notations that templates teach.
 
 mod blocks;
+mod close;
 mod head;
 mod literals;
 mod live;
 mod live_tags;
+mod objects;
 mod parser;
 mod pythonic;
 mod tags;
@@ -58,7 +60,7 @@ impl CallNotation {
         // In a template's strings quotes may be escaped.
         let teaches_json = template.contains("arguments\"") || template.contains("arguments\\\"");
         let blocks = Blocks::of(template);
-        if !template.contains("tools") {
+        if !tells_of_tools(template) {
             blocks.map(Self::Blocks)
         } else if channels::are_taught(template) {
             Some(Self::InChannels)
@@ -176,6 +178,11 @@ impl CallNotation {
     }
 }
 
+/// Whether it may have tools at all.
+fn tells_of_tools(template: &str) -> bool {
+    template.replace(PHI_LIST, "").contains("tools")
+}
+
 /// Granite 3's words for it, as others have the mark before something else; or Phi's, or xLAM's.
 fn teaches_list(template: &str) -> bool {
     let words = [
@@ -204,7 +211,7 @@ mod tests {
         "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>",
         "<|tool_calls_section_begin|>f<|tool_call_argument_begin|>",
         "<|tool_call|>f<|/tool_call|>",
-        "<tool_calls>[]</tool_calls>",
+        "<tool_calls>[{\"arguments\": x}]</tool_calls>",
     ];
 
     #[test]
@@ -237,6 +244,7 @@ mod tests {
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
+        assert_eq!(CallNotation::of("functools[{\"arguments\": ..}]<tool_call>"), None);
         let harmony = "{{ tools }}<|start|>assistant<|channel|>final<|message|>";
         assert_eq!(CallNotation::of(harmony), Some(CallNotation::InChannels));
         let mistral = "{{ tools }}[TOOL_CALLS][{{ call | tojson }}]";

@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use super::CallNotation;
 use super::blocks::NamedCall;
+use super::close::Closing;
 use super::head::begun;
-use super::live::{Live, Step};
+use super::live::{Live, Step, is_offered};
+use super::objects::of_object;
 use crate::text::Call;
 
 /// A part of an answer.
@@ -39,10 +41,14 @@ pub struct CallParser {
     /// White space before what may be a call: the notation's, if it is one.
     gap: String,
     in_call: bool,
+    /// Where what closes the call is sought.
+    closing: Closing,
     /// Tells calls as they come, where they may be.
     live: Option<Live>,
     calls: usize,
     is_text: bool,
+    /// Whether it is known that no call can be told before the answer is whole.
+    is_whole: bool,
 }
 
 /// What was told of the only call.
@@ -60,8 +66,22 @@ impl CallParser {
     /// one says that an answer is calls and nothing else.
     pub fn new(notation: CallNotation, one_call: bool, texts: Arc<[String]>) -> Self {
         let (held, gap) = (String::new(), String::new());
-        let (only, in_call, live, calls, is_text) = (Only::Nothing, false, None, 0, false);
-        Self { notation, one_call, texts, only, held, gap, in_call, live, calls, is_text }
+        let (only, closing, live, calls) = (Only::Nothing, Closing::default(), None, 0);
+        let (in_call, is_text, is_whole) = (false, false, false);
+        Self {
+            notation,
+            one_call,
+            texts,
+            only,
+            held,
+            gap,
+            in_call,
+            closing,
+            live,
+            calls,
+            is_text,
+            is_whole,
+        }
     }
 
     /// How calls are written.
@@ -97,8 +117,9 @@ impl CallParser {
     fn parse(&mut self, is_last: bool) -> Vec<Said> {
         match self.notation {
             notation if notation.tags().is_some() => self.tagged(is_last),
-            CallNotation::Bare => self.whole('{', is_last),
-            CallNotation::Listed | CallNotation::Pythonic(_) => self.whole('[', is_last),
+            CallNotation::Bare | CallNotation::Listed | CallNotation::Pythonic(_) => {
+                self.whole(is_last)
+            }
             // What was told apart has no calls in its text.
             _ => shown(std::mem::take(&mut self.held)).into_iter().collect(),
         }
@@ -148,7 +169,7 @@ impl CallParser {
             let tag = if self.in_call { close } else { open };
             let at = if self.in_call { self.close(close, is_last) } else { self.held.find(tag) };
             if self.in_call && !self.may_begin() {
-                (self.in_call, self.live) = (false, None); // text that has the tag in it
+                self.leave(); // text that has the tag in it
                 said.push(Said::Text(self.literal("")));
                 continue;
             }
@@ -160,13 +181,13 @@ impl CallParser {
                 let calls = self.within(&before);
                 let literal = || vec![Said::Text(self.literal(&before) + close)];
                 said.extend(calls.unwrap_or_else(literal));
+                self.leave();
             } else {
                 self.gap = before.split_off(before.trim_end().len());
                 said.extend(shown(before));
+                (self.in_call, self.closing) = (true, Closing::default());
+                self.live = Live::new(self.notation, close, self.texts.clone());
             }
-            self.in_call = !self.in_call;
-            let live = || Live::new(self.notation, close, self.texts.clone());
-            self.live = self.in_call.then(live).flatten();
         }
         if !self.in_call {
             let text = &self.held[..self.held.len() - begun(&self.held, open)];
@@ -174,6 +195,11 @@ impl CallParser {
             said.extend(shown(std::mem::replace(&mut self.held, rest)));
         }
         said
+    }
+
+    /// Goes on behind a block.
+    fn leave(&mut self) {
+        (self.in_call, self.live) = (false, None);
     }
 
     /// Goes on with calls that are told as they come, if that is where the answer is; `None` where
@@ -191,20 +217,20 @@ impl CallParser {
                 if in_list {
                     self.held.insert(0, '['); // the others of the list are one as well
                 }
-                self.live = None;
+                (self.live, self.closing) = (None, Closing::default());
                 None
             }
             Step::Wait => {
                 if is_last {
                     // Of what is left no call can be made, and it is no text either.
                     self.held.clear();
-                    (self.in_call, self.live) = (false, None);
+                    self.leave();
                 }
                 Some(step)
             }
             Step::Over | Step::Left => {
                 self.gap.clear();
-                (self.in_call, self.live) = (false, None);
+                self.leave();
                 Some(step)
             }
         }
@@ -220,16 +246,17 @@ impl CallParser {
         }
     }
 
-    /// Where the tag is that closes the call which is held: not within a string of its, unless
+    /// Where the tag is that closes the call which is held: not within a text of its, unless
     /// nothing follows and no other is one.
-    fn close(&self, close: &str, is_last: bool) -> Option<usize> {
-        let mut all = self.held.match_indices(close).map(|(at, _)| at);
-        let is_end = |at: &usize| match self.notation {
-            CallNotation::Tagged => !ends_in_string(&self.held[..*at]),
-            _ => self.read(&self.held[..*at]).is_some(),
+    fn close(&mut self, close: &str, is_last: bool) -> Option<usize> {
+        let mut closing = std::mem::take(&mut self.closing);
+        let at = match self.notation {
+            CallNotation::Tagged | CallNotation::Blocks(_) => closing.of_json(&self.held, close),
+            _ => closing.by(&self.held, close, |text| self.read(text).is_some()),
         };
-        let whole = all.clone().find(is_end);
-        whole.or_else(|| all.next().filter(|_| is_last))
+        let at = at.or_else(|| closing.first().filter(|_| is_last));
+        self.closing = closing;
+        at
     }
 
     /// What was begun like a call and is none.
@@ -254,62 +281,76 @@ impl CallParser {
         let before = said.len();
         let step = self.tell(is_last, said);
         if step.is_none() && said.len() == before {
-            // It is begun anew with what comes next, if it is one.
+            // It is begun anew with what comes next, if it may be one.
+            self.is_whole = self.live.is_none();
             self.held.insert_str(0, &mark);
             self.live = None;
         }
         self.is_text = step == Some(Step::Left);
     }
 
-    /// Everything is a call until it begins otherwise than with `open`.
-    fn whole(&mut self, open: char, is_last: bool) -> Vec<Said> {
+    /// Everything is a call until it begins otherwise than calls do.
+    fn whole(&mut self, is_last: bool) -> Vec<Said> {
         let mut said = Vec::new();
         match self.live {
             Some(_) => self.is_text |= self.tell(is_last, &mut said) == Some(Step::Left),
-            None if !self.is_text => self.tell_list(is_last, &mut said),
+            None if !(self.is_text || self.is_whole) => self.tell_list(is_last, &mut said),
             None => {}
         }
         if self.live.is_some() {
             return said;
         }
-        let held = self.held.trim_start();
-        let is_mark = self
-            .notation
-            .list_marks()
-            .iter()
-            .any(|mark| held.starts_with(mark) || mark.starts_with(held));
-        self.is_text |= !is_mark && held.chars().next().is_some_and(|first| first != open);
+        self.is_text |= !self.may_be_calls();
         if self.is_text {
             said.extend(shown(std::mem::take(&mut self.held)));
         }
         said
     }
 
+    /// Whether a whole answer that begins with what is held may be calls.
+    fn may_be_calls(&self) -> bool {
+        let (held, marks) = (self.held.trim_start(), self.notation.list_marks());
+        let behind = marks.iter().find_map(|mark| held.strip_prefix(mark));
+        let list = behind.unwrap_or(held).trim_start();
+        let begins = |text: &str, first: &[char]| text.is_empty() || text.starts_with(first);
+        let is_begun = match (self.notation, list.strip_prefix('[')) {
+            (CallNotation::Pythonic(calls), _) => calls.may_begin(list),
+            (CallNotation::Listed, Some(first)) if behind.is_none() => {
+                begins(first.trim_start(), &['{'])
+            }
+            (CallNotation::Listed, Some(first)) => begins(first.trim_start(), &['{', ']']),
+            // Behind a mark the list's beginning may be missing.
+            (CallNotation::Listed, None) if behind.is_none() => list.is_empty(),
+            _ => begins(list, &['{']),
+        };
+        is_begun || marks.iter().any(|mark| mark.starts_with(held))
+    }
+
     /// The calls that a whole answer is, if it is nothing else.
     fn calls_of(&mut self, answer: &str) -> Option<Vec<Said>> {
         let answer = answer.trim();
-        let marks = self.notation.list_marks();
-        let list = || marks.iter().find_map(|mark| answer.strip_prefix(mark)).unwrap_or(answer);
+        let behind = self.notation.list_marks().iter().find_map(|mark| answer.strip_prefix(mark));
+        let list = behind.unwrap_or(answer);
         let calls: Vec<Said> = match self.notation {
             CallNotation::Listed => {
-                let calls: Vec<Value> = serde_json::from_str(list()).ok()?;
-                let calls = calls.into_iter().map(|call| said(self.notation, call));
-                calls.collect::<Option<_>>()?
+                let calls: Vec<Value> = serde_json::from_str(list).ok()?;
+                calls.into_iter().map(|call| self.said(call)).collect::<Option<_>>()?
             }
             CallNotation::Pythonic(calls) => {
-                calls.calls(list())?.into_iter().map(said_call).collect()
+                calls.calls(list)?.into_iter().map(said_call).collect()
             }
-            _ => vec![said(self.notation, serde_json::from_str(answer).ok()?)?],
+            _ => vec![self.said(serde_json::from_str(answer).ok()?)?],
         };
         self.calls += calls.len();
-        Some(calls).filter(|calls| !calls.is_empty())
+        // An empty list is nothing to be read where its mark says what it is.
+        (behind.is_some() || !calls.is_empty()).then_some(calls)
     }
 
     /// The calls that `text`, which stands between tags, is.
     fn within(&mut self, text: &str) -> Option<Vec<Said>> {
         let calls: Vec<Said> = match self.notation {
             CallNotation::Tagged => {
-                vec![said(self.notation, serde_json::from_str(text.trim()).ok()?)?]
+                vec![self.said(serde_json::from_str(text.trim()).ok()?)?]
             }
             _ => self.read(text)?.into_iter().map(said_call).collect(),
         };
@@ -329,23 +370,19 @@ impl CallParser {
             _ => None,
         }
     }
+
+    /// The call that an object is, if it is one.
+    fn said(&self, call: Value) -> Option<Said> {
+        let arguments = self.notation.arguments_name();
+        let has_arguments = call.get(arguments).is_some() || call["function"].is_object();
+        let call = of_object(call, ["name", arguments])?;
+        // Much has a name: without arguments it is a call where that is a tool's.
+        (has_arguments || is_offered(&self.texts, &call.0)).then(|| said_call(call))
+    }
 }
 
 fn said_call((name, arguments): NamedCall) -> Said {
     Said::Call { name, arguments: Value::Object(arguments).to_string() }
-}
-
-/// The call that an object is, if it is one.
-fn said(notation: CallNotation, mut call: Value) -> Option<Said> {
-    let name = call["name"].as_str()?.to_owned();
-    let arguments = match call.get_mut(notation.arguments_name())?.take() {
-        Value::Object(fields) => fields,
-        // Some write the object as text.
-        Value::String(text) => serde_json::from_str(&text).ok()?,
-        _ => return None,
-    };
-    let arguments = Value::Object(arguments).to_string();
-    Some(Said::Call { name, arguments })
 }
 
 /// What is for the caller to read, if it is anything.
@@ -353,23 +390,10 @@ fn shown(text: String) -> Option<Said> {
     (!text.is_empty()).then_some(Said::Text(text))
 }
 
-/// Whether JSON that begins with `text` goes on within a string.
-fn ends_in_string(text: &str) -> bool {
-    let (mut in_string, mut escaped) = (false, false);
-    for byte in text.bytes() {
-        (in_string, escaped) = match byte {
-            b'"' if !escaped => (!in_string, false),
-            b'\\' if in_string => (true, !escaped),
-            _ => (in_string, false),
-        };
-    }
-    in_string
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Pythonic;
     use super::super::tests::{BLOCKS, TAGS};
+    use super::super::{Blocks, Pythonic};
     use super::*;
     use crate::text::ToolCall;
     use proptest::prelude::*;
@@ -446,6 +470,111 @@ mod tests {
         };
         check(&as_text(r#""{\"x\": 1}""#), &[call("f", "{\"x\":1}")]);
         check(&as_text(r#""x""#), &[text(&as_text(r#""x""#))]);
+        for none in ["null", "\"\"", "{}"] {
+            check(&as_text(none), &[call("f", "{}")]);
+        }
+        check("<tool_call>{\"name\": \"f\"}</tool_call>", &[call("f", "{}")]);
+        let other = "<tool_call>{\"name\": \"f\", \"parameters\": {\"x\": 1}}</tool_call>";
+        check(other, &[text(other)]);
+    }
+
+    /// What is no call is told when it is known to be none, and holds nothing back.
+    #[test]
+    fn what_is_no_call_is_told_at_once() {
+        let named =
+            |template: &str| CallNotation::of(&format!("{{{{ tools }}}}{template}")).unwrap();
+        let [_, v31, _, phi, lists] = BLOCKS.map(named);
+        for (notation, bad) in [
+            (CallNotation::Tagged, "<tool_call>{\"x\": 1}</tool_call>"),
+            (lists, "<tool_calls>[1]</tool_calls>"),
+            (phi, "<|tool_call|>[{\"x\": \"<|/tool_call|>\"}]<|/tool_call|>"),
+            (v31, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁calls▁end｜>"),
+        ] {
+            let said = said_of(notation, &[bad, "\nHello"]);
+            assert_eq!(said, [vec![text(bad)], vec![text("\nHello")], vec![]]);
+        }
+        // An empty list is nothing at all.
+        let said = said_of(lists, &["Well.\n<tool_calls>[]</tool_calls>", "\nHello"]);
+        assert_eq!(said, [vec![text("Well.")], vec![text("\nHello")], vec![]]);
+        check(CallNotation::Listed, "[TOOL_CALLS][]", &[]);
+        let python = CallNotation::Pythonic(Pythonic::List);
+        for (notation, words) in [
+            (CallNotation::Listed, "[1]"),
+            (CallNotation::Listed, "[TOOL_CALLS] is"),
+            (CallNotation::Listed, "functools is"),
+            (python, "[1] says"),
+            (python, "<|python_start|>[the end"),
+        ] {
+            let said = said_of(notation, &[words, " so."]);
+            assert_eq!(said, [vec![text(words)], vec![text(" so.")], vec![]], "{notation:?}");
+        }
+        let lines = CallNotation::Pythonic(Pythonic::Lines);
+        let said = joined_each(said_of(lines, &["<function_calls> tags are", " here."]));
+        let told: Vec<Said> = said.into_iter().flatten().collect();
+        let want = ["<function_calls>", " tags are", " here."].map(text);
+        assert_eq!(told, want);
+    }
+
+    /// A whole answer that only has a name is a call where a tool has that.
+    #[test]
+    fn a_name_alone_may_be_a_call() {
+        let said = |notation, answer: &str| said_of(notation, &[answer]).concat();
+        assert_eq!(said(CallNotation::Bare, "{\"name\": \"f\"}"), [call("f", "{}")]);
+        assert_eq!(said(CallNotation::Listed, "[{\"name\": \"f\"}]"), [call("f", "{}")]);
+        let ada = "{\"name\": \"Ada\", \"age\": 3}";
+        assert_eq!(said(CallNotation::Bare, ada), [text(ada)]);
+    }
+
+    /// Marks in what is no call cost little, however many there are.
+    #[test]
+    fn many_marks_are_text() {
+        let named =
+            |template: &str| CallNotation::of(&format!("{{{{ tools }}}}{template}")).unwrap();
+        let [v3, v31, kimi, phi, lists] = BLOCKS.map(named);
+        let [coder, _, _, glm] = TAGS.map(named);
+        let lines = CallNotation::Pythonic(Pythonic::Lines);
+        let object = "{\"name\": \"g\", \"arguments\": {\"x\": \"";
+        let deepseek = "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{\"x\":\"";
+        for (notation, head) in [
+            (CallNotation::Tagged, object),
+            (lists, object),
+            (phi, object),
+            (v3, deepseek),
+            (v31, deepseek),
+            (kimi, "<|tool_call_begin|>g<|tool_call_argument_begin|>{\"x\":\""),
+            (coder, "<function=g>\n<parameter=x>\n"),
+            (glm, "g\n<arg_key>x</arg_key>\n<arg_value>"),
+            (lines, "g(x='"),
+        ] {
+            let (open, close) = notation.tags().unwrap();
+            let begun = format!("{open}{head}");
+            let call_end = notation.blocks().and_then(Blocks::marks).map_or("", |marks| marks[2]);
+            for (unit, bytes) in [
+                (close.to_owned(), 200_000),
+                (format!("{call_end}{close}"), 200_000),
+                (format!("{close}{begun}"), 20_000),
+                (format!("{begun}\\\"{close}"), 20_000),
+            ] {
+                let answer = format!("{begun}{}", unit.repeat(bytes / unit.len()));
+                let texts = ["f".to_owned()];
+                let mut parser = CallParser::new(notation, false, Arc::from(texts));
+                let (mut rest, mut told) = (answer.as_str(), String::new());
+                while !rest.is_empty() {
+                    let end = rest.char_indices().nth(7).map_or(rest.len(), |(at, _)| at);
+                    told.extend(parser.push(&rest[..end]).into_iter().map(as_text));
+                    rest = &rest[end..];
+                }
+                told.extend(parser.finish().into_iter().map(as_text));
+                assert!(told == answer, "{notation:?} {unit:?}");
+            }
+        }
+    }
+
+    fn as_text(said: Said) -> String {
+        match said {
+            Said::Text(text) => text,
+            other => format!("{other:?}"),
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ const LLAMA_START: &[&str] = &["<|python_start|>"];
 const LLAMA_END: &str = "<|python_end|>";
 /// How lists are explained to models.
 const LIST_TAUGHT: &str = "[func_name1(";
+/// What is longer is no function's name.
+const NAME_BYTES_MAX: usize = 512;
 
 impl Pythonic {
     /// The one that a chat template teaches.
@@ -80,12 +82,23 @@ impl Pythonic {
 
     /// Whether an argument may have this name.
     pub(crate) fn can_name(self, key: &str) -> bool {
-        !key.is_empty() && key.chars().all(is_of_name)
+        !key.is_empty() && key.chars().all(is_of_key)
     }
 
-    /// Whether calls may begin with `text`, behind the block's tag.
+    /// Whether calls may begin with `text`, behind the block's tag or the list's mark: a name comes
+    /// first, and then what it is called with.
     pub(super) fn may_begin(self, text: &str) -> bool {
-        text.trim_start().chars().next().is_none_or(|first| first == '[' || is_of_name(first))
+        let text = text.trim_start();
+        let calls = match (text.strip_prefix('['), self) {
+            (Some(calls), _) => calls.trim_start(),
+            (None, Self::Lines) => text,
+            (None, Self::List) => return text.is_empty(),
+        };
+        let behind = calls.trim_start_matches(is_of_name);
+        let bytes = calls.len() - behind.len();
+        let behind = behind.trim_start();
+        let is_named = (1..=NAME_BYTES_MAX).contains(&bytes);
+        calls.is_empty() || is_named && (behind.is_empty() || behind.starts_with('('))
     }
 
     /// The calls that `text` is; `None` where it is something else.
@@ -121,7 +134,7 @@ fn call(reader: &mut Reader<'_>) -> Option<NamedCall> {
     reader.take('(').then_some(())?;
     let mut arguments = Map::new();
     while !reader.take(')') {
-        let key = reader.word(is_of_name)?.to_owned();
+        let key = reader.word(is_of_key)?.to_owned();
         reader.take('=').then_some(())?;
         arguments.insert(key, reader.value()?);
         if !reader.take(',') {
@@ -130,6 +143,11 @@ fn call(reader: &mut Reader<'_>) -> Option<NamedCall> {
         }
     }
     Some((name, arguments))
+}
+
+/// Whether an argument's name may have it: Python takes letters of any script there.
+fn is_of_key(c: char) -> bool {
+    c.is_alphanumeric() || "_-.".contains(c)
 }
 
 #[cfg(test)]
@@ -191,8 +209,25 @@ mod tests {
     }
 
     #[test]
+    fn a_name_and_a_parenthesis_come_first() {
+        for calls in ["", " ", "[", "[ ", "[f", "[g-1.h ", "[f(", "[ f (x='a'", "[f(x=1), g"] {
+            for notation in [Pythonic::List, Pythonic::Lines] {
+                assert!(notation.may_begin(calls), "{calls:?}");
+            }
+        }
+        for words in ["[]", "[1]", "[f]", "[f,", "[the end", "[{", "[(", "<", "a b", "tag. "] {
+            assert!(!Pythonic::List.may_begin(words), "{words:?}");
+        }
+        assert!(Pythonic::Lines.may_begin("f (") && Pythonic::Lines.may_begin("tag. "));
+        assert!(!Pythonic::Lines.may_begin("tag. No") && !Pythonic::List.may_begin("f("));
+        assert!(!Pythonic::Lines.may_begin(&"a".repeat(NAME_BYTES_MAX + 1)));
+    }
+
+    #[test]
     fn names_are_words() {
         let calls = Pythonic::List;
         assert!(calls.can_name("a_1") && !calls.can_name("") && !calls.can_name("a b"));
+        assert!(calls.can_name("größe") && !calls.can_name("a=b"));
+        check(calls, "[f(größe=1)]", Some(json!([["f", { "größe": 1 }]])));
     }
 }
