@@ -242,19 +242,26 @@ impl<W: Wait> ShardsPort<'_, W> {
             let shard_bytes = if way == Way::Keys { shard_bytes } else { 0 };
             move |leaves: u32| state_bytes + u64::from(leaves) * shard_bytes
         };
+        // Of a step's one row there is room for each shard's, and nobody need look how they lie.
+        let each = |way: Way, place: &Place| place.shards.len() as u64 * bytes(way)(1);
+        let has_room = places.iter().map(|(_, place, way)| each(*way, place)).sum::<u64>() <= ahead;
         let whole = |(_, place, way): &(&Peer, &Place, Way)| {
             let nodes = place.nodes().into_iter().map(|node| node.leaf_count(place.leaves()));
             nodes.map(bytes(*way)).sum::<u64>()
         };
         let others = places.iter().filter(|(.., way)| *way != Way::Own).count() as u64;
-        let most = match places.iter().map(whole).sum::<u64>() <= ahead {
+        let most = match has_room || places.iter().map(whole).sum::<u64>() <= ahead {
             true => ahead,
             false => (ahead / (WINDOW as u64 * others.max(1))).max(ahead / SLICES_MAX),
         };
         let stretch = |&(peer, place, way): &(&Peer, &Place, Way)| {
             // The queries go out with every slice, which should not be most of what travels.
             let least = if way == Way::Queries { (2 * queries).min(ahead / 4) } else { 0 };
-            let left = place.slices(most.max(least), &bytes(way)).into();
+            let left = match has_room {
+                true if place.shards.is_empty() => VecDeque::new(),
+                true => [Slice { place: place.clone(), turn: 0, bytes: each(way, place) }].into(),
+                false => place.slices(most.max(least), &bytes(way)).into(),
+            };
             Stretch { peer: peer.clone(), way, left, calls: VecDeque::new() }
         };
         let stretches: Vec<Stretch> = places.iter().map(stretch).collect();
