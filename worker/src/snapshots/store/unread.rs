@@ -59,6 +59,12 @@ impl Store {
 }
 
 impl State {
+    /// Whether the snapshot is on disk and can be read, as far as is known.
+    pub(super) fn has_good_file(&self, key: &SnapshotKey) -> bool {
+        let bytes = self.entries.get(key).and_then(|entry| entry.file_bytes);
+        bytes.is_some_and(|bytes| bytes > 0) && !self.disk.unread.contains_key(key)
+    }
+
     fn postpone(&mut self, key: &SnapshotKey, now: Instant) {
         if self.entries.get(key).is_none_or(|entry| entry.file_bytes.is_none()) {
             return; // it was evicted meanwhile
