@@ -81,9 +81,7 @@ impl ClientTls {
             Expected::Member(role) => role.name().to_owned(),
         };
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let mut addresses = names::resolve(&host).await?;
-        addresses.iter_mut().for_each(|address| address.set_port(port));
-        let stream = TcpStream::connect(addresses.as_slice()).await?;
+        let stream = names::dial(&host, port).await?;
         stream.set_nodelay(true)?;
         let connector = TlsConnector::from(self.config.current());
         let connected = async { heard(connector.connect(name, stream).await?).await };

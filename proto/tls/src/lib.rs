@@ -7,7 +7,8 @@
 //!
 //! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`ServerTls::accept`] for the rest.
 //! - [`connect`] dials, and proves with [`ClientTls`] whom it has reached.
-//!   Where the name service is away, it goes to the last addresses that were heard of.
+//!   Where the name service is away, it goes to the last addresses that were heard of, as [`dial`]
+//!   does for whoever speaks something else.
 //! - Both look at their files again when a connection is made, at most every second; [`rewrite`]
 //!   is for files of that kind that we write ourselves.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub use client::{ClientTls, Expected, connect, is_refusal, scheme_of};
 pub use files::{Identity, TlsError, TlsFiles};
 pub use fresh::Fresh;
 pub use inspect::{Inspected, inspect};
+pub use names::dial;
 pub use refusals::{Reason, Refusals};
 pub use rewrite::{alone, rewrite};
 pub use role::{Caller, Role};

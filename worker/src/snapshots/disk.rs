@@ -47,14 +47,23 @@ impl Folder {
     }
 
     /// Files with their bytes, the oldest first. Those that bear our name and cannot be used are
-    /// deleted; others are left alone. One that cannot be read just now may be good, and counts.
-    pub(super) fn list(&self) -> Vec<(SnapshotKey, u64)> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+    /// deleted; others are left alone. One that cannot be read just now may be good, and counts;
+    /// it has 0 bytes if not even these are known.
+    ///
+    /// # Errors
+    /// Not all can be listed: what is not known of is never deleted, and the folder would outgrow
+    /// its bound.
+    pub(super) fn list(&self) -> Result<Vec<(SnapshotKey, u64)>, Refusal> {
+        let entries = fs::read_dir(&self.path);
+        let entries = entries.and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+        let entries = entries.map_err(|error| {
+            Refusal::new("snapshot_dir", self.path.display(), format!("a folder to list: {error}"))
+        })?;
         let mut unread = 0;
         let look = |entry: fs::DirEntry| self.look(&entry.path(), &mut unread);
-        let mut found: Vec<Found> = entries.filter_map(look).collect();
+        let mut found: Vec<Found> = entries.into_iter().filter_map(look).collect();
         found.sort_by_key(|found| (found.modified, found.key));
-        found.into_iter().map(|found| (found.key, found.bytes)).collect()
+        Ok(found.into_iter().map(|found| (found.key, found.bytes)).collect())
     }
 
     fn look(&self, path: &Path, unread: &mut usize) -> Option<Found> {
@@ -69,9 +78,18 @@ impl Folder {
         }
         let key = name.ok()?;
         // Else opening it may wait for ever, as of a pipe that nobody writes to.
-        let Some(metadata) = path.metadata().ok().filter(fs::Metadata::is_file) else {
-            tracing::warn!(path = %path.display(), "it is no file: left alone");
-            return None;
+        let metadata = match path.metadata().map_err(FileError::from) {
+            Ok(metadata) if metadata.is_file() => metadata,
+            Err(error) if error.may_pass() => {
+                tell_unread(path, &error, *unread == 0);
+                *unread += 1;
+                // As if it were new: to delete it first would make no room that is known of.
+                return Some(Found { modified: SystemTime::now(), key, bytes: 0 });
+            }
+            Ok(_) | Err(_) => {
+                tracing::warn!(path = %path.display(), "it is no file: left alone");
+                return None;
+            }
         };
         let bytes = match file::peek(path, &self.model, &key) {
             Ok(bytes) => bytes,
@@ -93,8 +111,16 @@ impl Folder {
     /// Reads a file for who waits for it. It is deleted only if something is wrong with itself.
     fn read(&self, store: &Store, (key, bytes): (&SnapshotKey, u64)) {
         let path = self.path_of(key, SUFFIX);
-        match file::read(&path, &self.model, (key, bytes)) {
-            Ok(snapshot) => store.was_read(key, Some(snapshot)),
+        let bytes = if bytes > 0 { Ok(bytes) } else { self.size(&path, key) };
+        let read = |bytes: u64| {
+            let snapshot = file::read(&path, &self.model, (key, bytes));
+            snapshot.map(|snapshot| (snapshot, bytes))
+        };
+        match bytes.and_then(read) {
+            Ok((snapshot, bytes)) => {
+                store.has_size(key, bytes);
+                store.was_read(key, Some(snapshot));
+            }
             Err(error) if error.may_pass() => {
                 let is_first = store.not_read(key);
                 tell_unread(&path, &error, is_first);
@@ -105,6 +131,15 @@ impl Folder {
                 store.was_read(key, None);
             }
         }
+    }
+
+    /// How large a file is of which that could not be known when it was found.
+    fn size(&self, path: &Path, key: &SnapshotKey) -> Result<u64, FileError> {
+        if !path.metadata()?.is_file() {
+            // Left alone, as at start: opening it may wait for ever.
+            return Err(io::Error::other("it is no file").into());
+        }
+        file::peek(path, &self.model, key)
     }
 
     fn path_of(&self, key: &SnapshotKey, suffix: &str) -> PathBuf {
@@ -191,7 +226,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::link::conformance::fit;
+    use crate::link::conformance::{fit, set};
+    use crate::snapshots::{Found, Snapshot};
 
     #[test]
     fn what_cannot_be_read_at_start_stays_and_what_is_bad_goes() {
@@ -203,7 +239,7 @@ mod tests {
         // Whoever reads it is told EIO, root too.
         symlink("/proc/self/mem", path(&unread)).unwrap();
         fs::write(path(&bad), "short").unwrap();
-        assert_eq!(folder.list(), [(unread, 0)]);
+        assert_eq!(folder.list().unwrap(), [(unread, 0)]);
         assert!(path(&unread).is_symlink() && !path(&bad).exists());
 
         let store = Store::new((1 << 20, Some(1 << 20)), Arc::default());
@@ -214,5 +250,43 @@ mod tests {
         folder.read(&store, (&missing, 9));
         assert!(path(&unread).is_symlink());
         assert_eq!((store.held().count, store.held().disk_bytes), (1, 9), "the other is gone");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_at_start_counts_and_is_read_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path(), Model::new("model", fit())).unwrap();
+        let (key, other) = (SnapshotKey([1; 32]), SnapshotKey([2; 32]));
+        let path = folder.path_of(&key, SUFFIX);
+        // Whoever asks for its metadata is told ELOOP, root too.
+        symlink(&path, &path).unwrap();
+        fs::create_dir(folder.path_of(&other, SUFFIX)).unwrap();
+        assert_eq!(folder.list().unwrap(), [(key, 0)], "the other is no file");
+
+        let store = Store::new((1 << 20, Some(1 << 20)), Arc::default());
+        store.found(vec![(key, 0)], Vec::new());
+        folder.read(&store, (&key, 0));
+        assert!(path.is_symlink());
+        assert_eq!(store.held().count, 1, "it stays");
+
+        let layers = (0..fit().layers).map(|layer| Arc::new(set(2, layer))).collect();
+        let snapshot = Snapshot { layers, retained: Vec::new() };
+        let bytes = file::encode(&folder.model, &key, &snapshot);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, &bytes).unwrap();
+        folder.read(&store, (&key, 0));
+        assert_eq!(store.held().disk_bytes, bytes.len() as u64);
+        let Found::Here(found) = store.restore(&key) else { panic!("it was read") };
+        assert_eq!(*found, snapshot);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("snapshots");
+        let folder = Folder::open(&path, Model::new("model", fit())).unwrap();
+        fs::remove_dir(&path).unwrap();
+        folder.list().unwrap_err();
     }
 }

@@ -189,7 +189,7 @@ impl Snapshots {
         };
         let folder = Folder::open(&disk.path, model.clone())?;
         let store = Arc::new(Store::new((options.bytes, Some(disk.bytes)), doorbell));
-        let (found, surplus) = disk::within_bounds(folder.list(), disk.bytes);
+        let (found, surplus) = disk::within_bounds(folder.list()?, disk.bytes);
         store.found(found, surplus);
         let shared = store.clone();
         let run = move || disk::run(&shared, &folder);

@@ -86,14 +86,16 @@ impl Store {
     pub(super) fn keep(&self, key: SnapshotKey, snapshot: Option<Snapshot>) {
         let mut state = self.lock();
         state.changed.insert(key);
+        // Or what was found at start would be the first to go from memory again.
+        state.touch(&key);
         let is_here = state.entries.get(&key).is_some_and(|entry| entry.memory.is_some());
         let fits = |snapshot: &Snapshot| !is_here && snapshot.bytes() <= self.bytes_max;
         if let Some(snapshot) = snapshot.filter(fits) {
             state.put(key, Arc::new(snapshot));
-            let Entry { file_bytes, bytes, .. } = state.entries[&key];
+            let bytes = state.entries[&key].bytes;
             let has_room = self.disk_bytes_max.is_some_and(|most| bytes < most);
             if has_room
-                && file_bytes.is_none()
+                && !state.has_good_file(&key)
                 && state.disk.unwritten.len() < limits::SNAPSHOTS_MAX
             {
                 state.disk.unwritten.push_back(key);
@@ -243,7 +245,11 @@ impl Store {
     pub(super) fn written(&self, key: &SnapshotKey, bytes: Option<u64>) {
         let mut state = self.lock();
         state.disk.writing = None;
-        state.set_file(key, bytes);
+        let has_file = state.entries.get(key).is_some_and(|entry| entry.file_bytes.is_some());
+        // A file that could not be read is still there if it was not replaced, and counts.
+        if bytes.is_some() || !has_file {
+            state.set_file(key, bytes);
+        }
         self.shrink(&mut state);
         drop(state);
         self.doorbell.ring();
@@ -321,6 +327,9 @@ impl State {
     }
 
     fn forget_file(&mut self, key: &SnapshotKey) {
+        if self.disk.writing == Some(*key) {
+            return; // or the file that is to replace it would be deleted
+        }
         if self.entries.get(key).is_some_and(|entry| entry.file_bytes.is_some()) {
             self.disk.deletes.push(*key);
             self.set_file(key, None);
@@ -624,6 +633,31 @@ mod tests {
         assert_eq!(here(coming.poll()).as_deref(), Some(&snapshot(0)), "it passed");
         assert!(store.lock().disk.unread.is_empty());
         assert!(store.not_read(&key(1)) && store.lock().disk.unread.is_empty(), "it is evicted");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_written_anew_when_it_is_kept_again() {
+        let store = restarted(2);
+        let keep = |byte: u8| store.keep(key(byte), Some(snapshot(byte.into())));
+        store.not_read(&key(0));
+        keep(0);
+        let job = store.lock().next_job();
+        assert!(matches!(job, Some(Job::Write(asked, _)) if asked == key(0)));
+        store.lock().forget_file(&key(0));
+        assert!(store.lock().disk.deletes.is_empty(), "it is being replaced");
+        store.written(&key(0), None);
+        assert_eq!((store.held().count, store.held().disk_bytes), (2, 20), "its file stays");
+        keep(5);
+        assert_eq!(write_all(&store), [key(5)]);
+        keep(0);
+        assert_eq!(write_all(&store), [key(0)], "it is tried again");
+        assert_eq!((store.held().count, store.held().disk_bytes), (3, 30));
+        assert!(store.lock().disk.unread.is_empty());
+        keep(6);
+        assert_eq!(write_all(&store), [key(6)]);
+        keep(0);
+        keep(1);
+        assert!(write_all(&store).is_empty(), "their files are good");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl State {
             return Some(Job::Delete(key));
         }
         while let Some(key) = self.disk.unwritten.pop_front() {
-            let here = self.entries.get(&key).filter(|entry| entry.file_bytes.is_none());
+            let here = self.entries.get(&key).filter(|_| !self.has_good_file(&key));
             if let Some(snapshot) = here.and_then(|entry| entry.memory.clone()) {
                 self.disk.writing = Some(key);
                 return Some(Job::Write(key, snapshot));

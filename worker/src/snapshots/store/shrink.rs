@@ -15,7 +15,7 @@ impl Store {
                 break;
             };
             state.forget_file(&key);
-            from = used;
+            from = used + 1; // what is being replaced stays until it is
         }
         from = 0;
         while state.entries.len() > limits::SNAPSHOTS_MAX {

@@ -36,6 +36,16 @@ impl Store {
         is_first
     }
 
+    /// A file of which the size was not known when it was found has so many bytes.
+    pub(in super::super) fn has_size(&self, key: &SnapshotKey, bytes: u64) {
+        let mut state = self.lock();
+        // One that was evicted meanwhile is none any more.
+        if state.entries.get(key).is_some_and(|entry| entry.file_bytes == Some(0)) {
+            state.set_file(key, Some(bytes));
+            self.shrink(&mut state);
+        }
+    }
+
     /// Until there may be work for the disk's thread, or something to be told.
     pub(super) fn wait_for_work<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         match state.unread_due() {
@@ -49,6 +59,12 @@ impl Store {
 }
 
 impl State {
+    /// Whether the snapshot is on disk and can be read, as far as is known.
+    pub(super) fn has_good_file(&self, key: &SnapshotKey) -> bool {
+        let bytes = self.entries.get(key).and_then(|entry| entry.file_bytes);
+        bytes.is_some_and(|bytes| bytes > 0) && !self.disk.unread.contains_key(key)
+    }
+
     fn postpone(&mut self, key: &SnapshotKey, now: Instant) {
         if self.entries.get(key).is_none_or(|entry| entry.file_bytes.is_none()) {
             return; // it was evicted meanwhile
