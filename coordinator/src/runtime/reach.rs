@@ -7,7 +7,6 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use axum::http::Uri;
 use futures::future::join_all;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Coordinator;
@@ -41,7 +40,8 @@ async fn accepts(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
-    matches!(timeout(DEADLINE, TcpStream::connect((host, port))).await, Ok(Ok(_)))
+    // By the addresses that sessions are opened to.
+    matches!(timeout(DEADLINE, aqueduct_tls::dial(host, port)).await, Ok(Ok(_)))
 }
 
 #[cfg(test)]

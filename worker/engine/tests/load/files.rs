@@ -284,8 +284,8 @@ fn configurations_are_refused_by_field() {
     check(json!({ "architectures": null }), &["config.json", "architecture `none`"]);
     // Others' configurations have other fields, and still say what they are of.
     check(
-        json!({ "architectures": ["FalconForCausalLM"], "intermediate_size": "x" }),
-        &["architecture `FalconForCausalLM` is not supported"],
+        json!({ "architectures": ["BloomForCausalLM"], "intermediate_size": "x" }),
+        &["architecture `BloomForCausalLM` is not supported"],
     );
     check(json!({ "hidden_size": "64" }), &["config.json", "hidden_size: invalid type: string"]);
     check(json!({ "rms_norm_eps": [1] }), &["config.json", "rms_norm_eps: invalid type"]);
