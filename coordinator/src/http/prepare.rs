@@ -121,16 +121,17 @@ fn wanted(
     warnings: &mut Vec<String>,
 ) -> Result<Wanted, ApiError> {
     let schema = format.as_ref().and_then(|format| format.schema.as_ref());
+    let has_schema = schema.is_some();
     let calls = called.map(|(tools, notation)| tools.grammar((text, notation), schema, warnings));
     let calls = calls.transpose()?.flatten();
     let has_heads = calls.is_some() && called.is_some_and(|(_, notation)| notation.is_apart());
     let grammar = match (calls, format) {
-        (Some(calls), _) => Some(("tools", calls)),
-        // It would leave no room for a call.
-        (None, Some(format)) if called.is_some() => {
+        // It would leave no room for a call, or is none that calls leave room for.
+        (calls, Some(format)) if called.is_some() && (calls.is_none() || !has_schema) => {
             let reason = "is not supported beside tools that may be called";
             return Err(ApiError::field(format.field, reason));
         }
+        (Some(calls), _) => Some(("tools", calls)),
         (None, format) => format.and_then(|Kept { field, constraint, .. }| {
             constraint.form.grammar.map(|grammar| (field, grammar))
         }),
