@@ -643,9 +643,9 @@ mod tests {
             ],
         );
         let want = [
-            vec![call("f", "")],
+            vec![call("f", ""), more("{")],
             vec![],
-            vec![more("{\"x\":1,\"text\":\"a\\\"")],
+            vec![more("\"x\":1,\"text\":\"a\\\"")],
             vec![more("\\n\\nb")],
             vec![more("</parameter> c")],
             vec![more("\"}")],
@@ -709,6 +709,9 @@ mod tests {
             ("", "{\"x\":1"),
             ("<", "{\"x\":1"),
             ("</func", "{\"x\":1}"),
+            ("</tool_c", "{\"x\":1}"),
+            ("</tool_call>", "{\"x\":1}"),
+            ("<parameter=text>\na\n</parameter>\n</tool_call>", "{\"x\":1,\"text\":\"a\"}"),
             ("</function>\n</tool", "{\"x\":1}"),
             ("<parameter=text>\na\n</para", "{\"x\":1,\"text\":\"a"),
             ("<parameter=y>\n2", "{\"x\":1"),
@@ -716,8 +719,13 @@ mod tests {
         ] {
             check(coder, &format!("{open}{cut}"), &[call("f", want)]);
         }
+        let next = format!("{open}</tool_call>\n{open}</function></tool_call> So");
+        check(coder, &next, &[f.clone(), f.clone(), text(" So")]);
+        check(coder, "<tool_call><function=f><parameter=x>1", &[call("f", "{")]);
+        let long = format!("<tool_call><function=f><parameter={}", "x".repeat(2000));
+        check(coder, &format!("{long}>1"), &[call("f", &format!("{{{}>1", &long[23..]))]);
         let bare = "<tool_call>f\n<arg_key>x</arg_key>Hm.</tool_call> So";
-        check(glm, bare, &[call("f", "<arg_key>x</arg_key>Hm."), text(" So")]);
+        check(glm, bare, &[call("f", "{<arg_key>x</arg_key>Hm."), text(" So")]);
         let open = "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a";
         for (cut, want) in [
             ("", "{\"text\":\"a"),
