@@ -248,3 +248,30 @@ fn escaped(text: &str) -> String {
     let json = Value::from(text).to_string();
     json[1..json.len() - 1].to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::CallNotation;
+    use super::super::tests::TAGS;
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_looked_through_once() {
+        let notation = CallNotation::of(&format!("{{{{ tools }}}}{}", TAGS[0])).unwrap();
+        let CallNotation::ArgumentTags(tags) = notation else { panic!("{notation:?}") };
+        let mut live = LiveTags::new(tags, "f".to_owned(), Arc::from(["f text".to_owned()]));
+        let mut held = "<parameter=x>[</parameter> 1".to_owned();
+        assert_eq!(live.step(&mut held, false), ("{".to_owned(), false));
+        assert_eq!((held.as_str(), live.looked), ("[</parameter> 1", held.len()));
+        held += "]</para";
+        assert_eq!(live.step(&mut held, false), (String::new(), false));
+        assert_eq!(live.looked, held.len() - "</para".len());
+        held += "meter><parameter=text>a</par";
+        let told = "\"x\":\"[</parameter> 1]\",\"text\":\"a";
+        assert_eq!(live.step(&mut held, false), (told.to_owned(), false));
+        assert_eq!((held.as_str(), live.looked), ("</par", 0));
+        held += "ameter></tool_call>";
+        assert_eq!(live.step(&mut held, false), ("\"}".to_owned(), true));
+        assert_eq!(held, "</tool_call>");
+    }
+}

@@ -41,6 +41,8 @@ pub struct CallParser {
     in_call: bool,
     /// Tells calls as they come, where they may be.
     live: Option<Live>,
+    /// Whether the answer is none that can be told as it comes, however it goes on.
+    is_untold: bool,
     calls: usize,
     is_text: bool,
 }
@@ -60,8 +62,21 @@ impl CallParser {
     /// one says that an answer is calls and nothing else.
     pub fn new(notation: CallNotation, one_call: bool, texts: Arc<[String]>) -> Self {
         let (held, gap) = (String::new(), String::new());
-        let (only, in_call, live, calls, is_text) = (Only::Nothing, false, None, 0, false);
-        Self { notation, one_call, texts, only, held, gap, in_call, live, calls, is_text }
+        let (only, in_call, live, calls) = (Only::Nothing, false, None, 0);
+        let (is_untold, is_text) = (false, false);
+        Self {
+            notation,
+            one_call,
+            texts,
+            only,
+            held,
+            gap,
+            in_call,
+            live,
+            is_untold,
+            calls,
+            is_text,
+        }
     }
 
     /// How calls are written.
@@ -244,6 +259,7 @@ impl CallParser {
         let text = self.held.trim_start();
         let mut marks = self.notation.list_marks().iter();
         let is_call = self.texts.iter().any(String::is_empty);
+        let may_be_mark = marks.clone().any(|mark| mark.starts_with(text));
         let list = marks.find_map(|mark| text.strip_prefix(mark)).or(is_call.then_some(text));
         let list = list.map(str::len);
         let live = Live::new(self.notation, "", self.texts.clone());
@@ -254,7 +270,8 @@ impl CallParser {
         let before = said.len();
         let step = self.tell(is_last, said);
         if step.is_none() && said.len() == before {
-            // It is begun anew with what comes next, if it is one.
+            // It is begun anew with what comes next, if it may be one.
+            self.is_untold = self.live.is_none() && !may_be_mark;
             self.held.insert_str(0, &mark);
             self.live = None;
         }
@@ -266,7 +283,7 @@ impl CallParser {
         let mut said = Vec::new();
         match self.live {
             Some(_) => self.is_text |= self.tell(is_last, &mut said) == Some(Step::Left),
-            None if !self.is_text => self.tell_list(is_last, &mut said),
+            None if !self.is_text && !self.is_untold => self.tell_list(is_last, &mut said),
             None => {}
         }
         if self.live.is_some() {
@@ -701,6 +718,9 @@ mod tests {
         tagged(&format!("{head}{{\"x\": 1}}}} So"), &[f.clone(), text(" So")]);
         let next = format!("{head}{{\"x\": 1}}}}\n{head}{{\"x\": 1}}}}</tool_call>");
         tagged(&next, &[f.clone(), f.clone()]);
+        let open =
+            format!("{head}{{\"x\": \"a}}}}\n</tool_call>\n{head}{{\"x\": 1}}}}</tool_call>");
+        tagged(&open, &[call("f", "{\"x\":\"a}}"), f.clone()]);
 
         let named = |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
         let [coder, _, _, glm] = TAGS.map(named);
@@ -752,6 +772,21 @@ mod tests {
         let as_text = "{\"name\": \"f\", \"arguments\": \"{}\"}";
         let list = format!("<|tool_call|>[{object}, {as_text}]<|/tool_call|>");
         check(phi, &list, &[f, call("f", "{}")]);
+    }
+
+    /// What cannot be told as it comes is looked at again when it is whole, and not before.
+    #[test]
+    fn what_is_none_is_known_to_be_none() {
+        let texts = || Arc::from(["f".to_owned(), String::new()]);
+        let mut parser = CallParser::new(CallNotation::Listed, false, texts());
+        assert!(parser.push("[TOOL_CALLS][{\"arguments\": ").is_empty() && !parser.is_untold);
+        assert!(parser.push("{").is_empty() && parser.is_untold);
+        assert!(parser.push("}, \"name\": \"f\"}]").is_empty());
+        assert_eq!(parser.finish(), [call("f", "{}")]);
+        let mut parser = CallParser::new(CallNotation::Listed, false, texts());
+        assert!(parser.push("[TOOL_CALLS").is_empty() && !parser.is_untold);
+        let told = parser.push("][{\"name\": \"f\", \"arguments\": {");
+        assert_eq!(told, [call("f", ""), Said::Arguments("{".to_owned())]);
     }
 
     /// A call that is only told when it is whole may end within the mark that closes it.
