@@ -254,6 +254,7 @@ impl Shared {
             notation,
             text_arguments: telling.text_arguments.as_slice().into(),
             one_call: telling.one_call,
+            has_stops: !telling.stop.is_empty(),
             return_progress: telling.progress,
             running_usage: false,
             places: if telling.resumable { Places::ToCaller } else { Places::Untold },

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use aqueduct_core::work::TokenLogprob;
 use aqueduct_core::{RequestId, TokenId};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
 use super::stream::Places;
 use crate::generation::{Finish, Stands, TextEvent, TextToken};
-use crate::text::{CallNotation, CallParser, Heard, TextModel};
+use crate::text::{CallNotation, CallParser, Heard, Said, TextModel};
 use piece::whole_calls;
 pub(super) use piece::{Part, Piece};
 
@@ -36,6 +37,8 @@ pub(super) struct View {
     pub(super) text_arguments: Arc<[String]>,
     /// Whether but one call of each choice counts.
     pub(super) one_call: bool,
+    /// Whether a text of the caller's may end a choice, within a call too.
+    pub(super) has_stops: bool,
     /// Tell how far the prefill is.
     pub(super) return_progress: bool,
     /// Tell how many tokens there are so far.
@@ -70,6 +73,15 @@ struct Calls {
     parser: CallParser,
     /// How many there were.
     told: usize,
+    /// Arguments of the last.
+    last: String,
+}
+
+impl Calls {
+    /// Whether there are any, and the last is whole.
+    fn are_whole(&self) -> bool {
+        self.told > 0 && serde_json::from_str::<IgnoredAny>(&self.last).is_ok()
+    }
 }
 
 impl Pieces {
@@ -79,7 +91,8 @@ impl Pieces {
         let parser = view
             .notation
             .map(|notation| CallParser::new(notation, view.one_call, view.text_arguments.clone()));
-        let calls = parser.map_or(Vec::new(), |parser| vec![Calls { parser, told: 0 }; choices]);
+        let calls = parser.map(|parser| Calls { parser, told: 0, last: String::new() });
+        let calls = calls.map_or(Vec::new(), |calls| vec![calls; choices]);
         let (held_entries, prompt_logprobs) = (vec![Vec::new(); choices], BTreeMap::new());
         Self { view, completion_logprobs, held_entries, prompt_logprobs, calls }
     }
@@ -159,8 +172,12 @@ impl Pieces {
         let held = &mut self.held_entries[choice];
         let logprobs = (!held.is_empty() && !heard.text.is_empty()).then(|| content(held));
         let piece = Piece { logprobs, ..self.said(choice, heard, true) };
-        let is_called =
-            self.calls.get(choice).is_some_and(|calls| calls.told > 0) && finish == Finish::Stop;
+        let View { one_call, has_stops, .. } = self.view;
+        let is_called = self.calls.get(choice).is_some_and(|calls| match finish {
+            Finish::Stop => calls.told > 0 && (!has_stops || calls.are_whole()),
+            // What was cut off behind the only call is not told anyway.
+            Finish::Length => one_call && calls.are_whole(),
+        });
         let finish = if is_called { "tool_calls" } else { finish_reason(finish) };
         Piece { finish: Some(finish), ..piece }
     }
@@ -175,7 +192,7 @@ impl Pieces {
         if !(reasoning.is_empty() || is_called && self.view.one_call) {
             parts.push(Part::Reasoning(reasoning));
         }
-        let Some(Calls { parser, told }) = self.calls.get_mut(choice) else {
+        let Some(Calls { parser, told, last }) = self.calls.get_mut(choice) else {
             let text = calls.into_iter().fold(text, |text, call| text + &call.arguments);
             parts.extend((!text.is_empty()).then_some(Part::Text(text)));
             return Piece { parts, ..Piece::of(choice) };
@@ -195,6 +212,11 @@ impl Pieces {
             })
         };
         for said in said {
+            match &said {
+                Said::Call { arguments, .. } => last.clone_from(arguments),
+                Said::Arguments(more) => last.push_str(more),
+                Said::Text(_) => {}
+            }
             Part::add(&mut parts, said, told, new);
         }
         Piece { parts, ..Piece::of(choice) }

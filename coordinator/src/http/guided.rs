@@ -84,8 +84,10 @@ fn object(value: Value) -> Result<Option<Shape>, &'static str> {
     is_asked.then(|| schema(json!({ "type": "object" }))).transpose().map(Option::flatten)
 }
 
+/// Whoever has none says so with an empty one.
 fn regex(value: Value) -> Result<Option<Shape>, &'static str> {
     match value {
+        Value::String(text) if text.is_empty() => Ok(None),
         Value::String(text) => Ok(Some(Shape::Text(Grammar::Regex(text)))),
         _ => Err("a regular expression, as text"),
     }
@@ -163,6 +165,7 @@ mod tests {
             json!({}),
             json!({ "guided_json": null, "grammar": "", STRUCTURED: null }),
             json!({ STRUCTURED: {} }),
+            json!({ "guided_regex": "", STRUCTURED: { "regex": "" } }),
             json!({ STRUCTURED: { "json_object": false, "structural_tag": null } }),
             json!({ STRUCTURED: { "disable_fallback": true }, "guided_decoding_backend": "x" }),
         ] {

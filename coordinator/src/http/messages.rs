@@ -3,7 +3,7 @@
 use aqueduct_core::Refusal;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -156,13 +156,17 @@ impl RawCall {
 }
 
 /// The arguments of a call that was made before: a text, or as vLLM takes them too, the object
-/// itself.
+/// itself. A text that is no object stands in one: models write such, their callers were told of
+/// it, and the conversation must go on.
 pub(super) fn arguments_of(field: &str, asked: &Value) -> Result<Value, Refusal> {
     let parsed = match asked {
         // Of a function without parameters.
         Value::Null => Some(Value::Object(Map::new())),
         Value::String(text) if text.trim().is_empty() => Some(Value::Object(Map::new())),
-        Value::String(text) => serde_json::from_str::<Value>(text).ok(),
+        Value::String(text) => {
+            let parsed = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
+            Some(parsed.unwrap_or_else(|| json!({ "arguments": text })))
+        }
         other => Some(other.clone()),
     };
     let parsed = parsed.filter(Value::is_object);

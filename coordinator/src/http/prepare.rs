@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, ThoughtsTold, TokenId, limits};
+use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, ThoughtsTold, TokenId};
 
 use super::Shared;
 use super::error::ApiError;
@@ -121,16 +121,17 @@ fn wanted(
     warnings: &mut Vec<String>,
 ) -> Result<Wanted, ApiError> {
     let schema = format.as_ref().and_then(|format| format.schema.as_ref());
+    let has_schema = schema.is_some();
     let calls = called.map(|(tools, notation)| tools.grammar((text, notation), schema, warnings));
     let calls = calls.transpose()?.flatten();
     let has_heads = calls.is_some() && called.is_some_and(|(_, notation)| notation.is_apart());
     let grammar = match (calls, format) {
-        (Some(calls), _) => Some(("tools", calls)),
-        // It would leave no room for a call.
-        (None, Some(format)) if called.is_some() => {
+        // It would leave no room for a call, or is none that calls leave room for.
+        (calls, Some(format)) if called.is_some() && (calls.is_none() || !has_schema) => {
             let reason = "is not supported beside tools that may be called";
             return Err(ApiError::field(format.field, reason));
         }
+        (Some(calls), _) => Some(("tools", calls)),
         (None, format) => format.and_then(|Kept { field, constraint, .. }| {
             constraint.form.grammar.map(|grammar| (field, grammar))
         }),
@@ -154,7 +155,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         budget: request.chat.budget,
         ..wanted(text, tools.zip(notation), format, &mut warnings)?
     };
-    let (may_call, has_grammar) = (wanted.tools, wanted.grammar.is_some());
+    let may_call = wanted.tools;
     let mut conversation = request.chat.conversation();
     if conversation.ending == Ending::Asks {
         let most = request.params.max_tokens.unwrap_or(shared.options.chat_max_tokens);
@@ -175,11 +176,6 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let text_arguments = tools.zip(notation).map(|(tools, it)| tools.text_arguments(it));
     let text_arguments = text_arguments.transpose()?.unwrap_or_default();
     let one_call = tools.is_some_and(Tools::is_one_call);
-    let (session, stop) = (request.params.memory.session, &mut request.params.stop);
-    if one_call && !has_grammar && session.is_none() && stop.len() < limits::STOP_STRINGS_MAX {
-        // What is behind the only call is not shown, so it need not be generated.
-        stop.extend(notation.and_then(CallNotation::end).map(str::to_owned));
-    }
     Ok(Prepared {
         endpoint: Endpoint::Chat,
         params: request.params,

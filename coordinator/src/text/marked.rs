@@ -6,9 +6,9 @@
 //!
 //! Some name the call as well, between `[CALL_ID]` and `[ARGS]`: here it is named otherwise.
 
-use super::Heard;
 use super::calling::Calling;
 use super::thoughts::Thoughts;
+use super::{Call, Heard};
 
 const CALL: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
@@ -100,8 +100,12 @@ impl Marked {
             State::Answer => self.thoughts.as_mut().map_or_else(Heard::default, Thoughts::finish),
             State::Name | State::Id if whole => Heard::text(name.trim().to_owned()),
             State::Arguments if whole => {
-                let said = call.untold().map(|(name, arguments)| format!("{name}{arguments}"));
-                Heard::text(said.unwrap_or_default())
+                let Some((name, said)) = call.untold() else { return Heard::default() };
+                if !said.trim().is_empty() {
+                    return Heard::text(format!("{name}{said}"));
+                }
+                let call = Call { name: Some(name), arguments: "{}".to_owned() };
+                Heard { calls: vec![call], ..Heard::default() }
             }
             _ => Heard::default(),
         }
@@ -163,6 +167,7 @@ mod tests {
         check(&both, true, ("I look.", "", &[call, call]));
         let named = ["[TOOL_CALLS]", "f", "[CALL_ID]", "abcdefghi", "[ARGS]", "{}"];
         check(&named, true, ("", "", &[("f", "{}")]));
+        check(&["[TOOL_CALLS]", "f", "[ARGS]", " "], true, ("", "", &[("f", "{}")]));
         let thought = [&["[THINK]", "Hm.", "[/THINK]", "So."], one.as_slice()].concat();
         check(&thought, true, ("So.", "Hm.", &[call]));
         let at_once = [&["[THINK]", "Hm."], one.as_slice()].concat();
@@ -171,8 +176,8 @@ mod tests {
 
     #[test]
     fn what_is_none_is_text_if_it_is_whole() {
-        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", "[1"][..], &["[TOOL_CALLS]", "f[1"]] {
-            check(parts, true, ("f[1", "", &[]));
+        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", " 1]"][..], &["[TOOL_CALLS]", "f 1]"]] {
+            check(parts, true, ("f 1]", "", &[]));
             check(parts, false, ("", "", &[]));
         }
         // What was told of a call stays one.

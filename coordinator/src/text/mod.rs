@@ -20,6 +20,7 @@ mod places;
 mod pretokenizer;
 mod python;
 mod ranks;
+mod scan;
 mod shape;
 mod stop;
 mod template;

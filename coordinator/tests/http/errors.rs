@@ -199,7 +199,7 @@ async fn wrong_messages_are_named() {
     check(json!([{ "role": "user", "content": "?" }, 5]), "messages[1]").await;
     let called = |call: Value| json!([{ "role": "assistant", "tool_calls": [call] }]);
     check(called(json!({ "id": "1" })), "messages[0].tool_calls[0]").await;
-    let function = json!({ "name": "f", "arguments": "{" });
+    let function = json!({ "name": "f", "arguments": 5 });
     let arguments = "messages[0].tool_calls[0].function.arguments";
     check(called(json!({ "id": "1", "function": function })), arguments).await;
     let refusal = json!([{ "type": "refusal", "refusal": "No." }]);

@@ -134,7 +134,7 @@ async fn what_clients_send_by_themselves_is_taken() {
     check(json!({ "include": ["file_search_call.secrets"] }), "include").await;
     check(json!({ "truncation": "always" }), "truncation").await;
     check(json!({ "input": [hosted("wizard_call")] }), "input[0].type").await;
-    let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "[" });
+    let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": [] });
     check(json!({ "input": [call] }), "input[0].arguments").await;
     let format = json!({ "format": { "type": "json_object" } });
     check(json!({ "text": format, "guided_regex": "a" }), "guided_regex").await;

@@ -101,6 +101,29 @@ async fn one_call_where_no_more_are_wanted() {
     }
 }
 
+/// The mark that ends a call may stand within a text of it, and so may what a caller stops at.
+#[tokio::test]
+async fn what_ends_a_choice_within_a_call() {
+    let call = "{\"name\": \"f\", \"arguments\": {\"x\": \"a</tool_call>b\"}}";
+    let answer = format!("<tool_call>{call}</tool_call> So.");
+    let check = async |server: &Server, more: Value, arguments: &str, finish: &str| {
+        let choice = server.chat(offered(more)).await.json()["choices"][0].take();
+        let function = &choice["message"]["tool_calls"][0]["function"];
+        assert_eq!(function["arguments"], arguments, "{choice}");
+        assert_eq!(choice["finish_reason"], finish, "{choice}");
+    };
+    let (whole, cut) = ("{\"x\":\"a</tool_call>b\"}", "{\"x\":\"a</tool");
+    let server = saying(&answer, "tools.jinja").await;
+    let one = || json!({ "parallel_tool_calls": false });
+    check(&server, one(), whole, "tool_calls").await;
+    check(&server, json!({ "stop": ["_call>b"] }), cut, "stop").await;
+    check(&server, json!({ "stop": ["So"] }), whole, "tool_calls").await;
+    // One that goes on until it is cut off has made its only call all the same.
+    let goes_on = cut_off_behind(&answer).await;
+    check(&goes_on, one(), whole, "tool_calls").await;
+    check(&goes_on, json!({}), whole, "length").await;
+}
+
 /// The calls of a stream's first choice, as a whole answer has them, and in how many pieces each
 /// came.
 pub(crate) fn streamed_calls(events: &[Value]) -> (Vec<Value>, Vec<usize>) {
@@ -692,6 +715,8 @@ async fn a_form_that_is_no_schema_stands_beside_no_calls() {
     check(json!({}), Some("guided_choice")).await;
     check(json!({ "tool_choice": "none" }), None).await;
     assert!(allows(&server, &text_with_tools("tools.jinja"), "There."));
-    check(json!({ "tool_choice": "required" }), None).await;
-    assert!(!allows(&server, &text_with_tools("tools.jinja"), "There."));
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    for choice in [json!("required"), named] {
+        check(json!({ "tool_choice": choice }), Some("guided_choice")).await;
+    }
 }

@@ -7,6 +7,7 @@ use super::head::{self, Head};
 use super::live_tags::LiveTags;
 use super::parser::Said;
 use super::{Blocks, CallNotation};
+use crate::text::scan::{End, Scan, Taken};
 
 /// The calls of one block, or of one list.
 #[derive(Debug, Clone)]
@@ -88,7 +89,7 @@ impl Live {
                     all.extend((!json.is_empty()).then_some(Said::Arguments(json)));
                     self.state = match end {
                         End::Open => return Step::Wait,
-                        End::Value if is_field => State::Object(Scan { depth: 1, in_text: None }),
+                        End::Value if is_field => State::Object(Scan::in_object()),
                         End::Value | End::Mark => State::Behind,
                     };
                 }
@@ -185,80 +186,4 @@ pub(super) fn is_offered(texts: &[String], name: &str) -> bool {
     let is_name = |text: &&String| !(text.is_empty() || text.contains(' '));
     let mut names = texts.iter().filter(is_name).peekable();
     names.peek().is_none() || names.any(|offered| offered == name)
-}
-
-/// Goes through one JSON value as it comes.
-#[derive(Debug, Clone, Default)]
-struct Scan {
-    /// Lists and objects that are open.
-    depth: usize,
-    /// Within a text; whether a backslash stands before.
-    in_text: Option<bool>,
-}
-
-struct Taken {
-    /// Without space between what it is made of.
-    json: String,
-    bytes: usize,
-    end: End,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// More must come.
-    Open,
-    /// The value is whole.
-    Value,
-    /// It is not, and a mark follows.
-    Mark,
-}
-
-impl Scan {
-    /// Takes what there is of the value, up to its end or to one of `ends`, which stand in no JSON
-    /// but in its texts.
-    fn take(&mut self, held: &str, ends: [&str; 2]) -> Taken {
-        let mut json = String::new();
-        for (bytes, c) in held.char_indices() {
-            if let Some(is_escaped) = self.in_text {
-                self.in_text = match c {
-                    '"' if !is_escaped => None,
-                    '\\' => Some(!is_escaped),
-                    _ => Some(false),
-                };
-                push_in_text(&mut json, c);
-                continue;
-            }
-            let rest = &held[bytes..];
-            let mut ends = ends.iter().filter(|mark| !mark.is_empty());
-            if ends.clone().any(|mark| rest.starts_with(mark)) {
-                return Taken { json, bytes, end: End::Mark };
-            }
-            if ends.any(|mark| mark.starts_with(rest)) {
-                return Taken { json, bytes, end: End::Open };
-            }
-            match c {
-                '{' | '[' => self.depth += 1,
-                '}' | ']' => self.depth = self.depth.saturating_sub(1),
-                '"' => self.in_text = Some(false),
-                ' ' | '\t' | '\n' | '\r' => continue,
-                _ => {}
-            }
-            json.push(c);
-            if self.depth == 0 {
-                return Taken { json, bytes: bytes + c.len_utf8(), end: End::Value };
-            }
-        }
-        Taken { json, bytes: held.len(), end: End::Open }
-    }
-}
-
-/// Models write lines into texts as they are, which is no JSON.
-fn push_in_text(json: &mut String, c: char) {
-    match c {
-        '\n' => json.push_str("\\n"),
-        '\r' => json.push_str("\\r"),
-        '\t' => json.push_str("\\t"),
-        c if c < ' ' => json.push_str(&format!("\\u{:04x}", u32::from(c))),
-        c => json.push(c),
-    }
 }

@@ -16,11 +16,16 @@ pub(super) struct LiveTags {
     function: String,
     texts: Arc<[String]>,
     at: At,
+    /// Whether the object was begun, which callers take nothing else for.
+    has_begun: bool,
     /// Whether any was told.
     has_any: bool,
-    /// Bytes of a value in which its end is not.
-    seen: usize,
+    /// Bytes of what is held in which no argument ends: looked through once.
+    looked: usize,
 }
+
+/// Names of arguments are short: what is longer is none.
+const KEY_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Clone)]
 enum At {
@@ -47,13 +52,16 @@ enum End {
 impl LiveTags {
     /// Of a call of `function`; `texts` as the parser has them.
     pub(super) fn new(tags: ArgumentTags, function: String, texts: Arc<[String]>) -> Self {
-        Self { tags, function, texts, at: At::Arguments, has_any: false, seen: 0 }
+        let (at, has_begun, has_any) = (At::Arguments, false, false);
+        Self { tags, function, texts, at, has_begun, has_any, looked: 0 }
     }
 
     /// Takes what it can of what is held, and gives the JSON of that, and whether the call is over.
     /// `is_last`: nothing follows.
     pub(super) fn step(&mut self, held: &mut String, is_last: bool) -> (String, bool) {
-        let mut told = String::new();
+        let begin = if self.has_begun { "" } else { "{" };
+        let mut told = begin.to_owned();
+        self.has_begun = true;
         loop {
             let step = match self.at.clone() {
                 At::Arguments => self.argument(held, is_last, &mut told),
@@ -74,7 +82,7 @@ impl LiveTags {
 
     /// Whether `rest`, which nothing follows, is what there is of the arguments' end.
     fn is_cut_end(&self, rest: &str) -> bool {
-        let is_begun = self.end().starts_with(rest);
+        let is_begun = [self.end(), self.tags.block.1].iter().any(|end| end.starts_with(rest));
         // Where nothing else ends them, they are whole.
         is_begun && (self.tags.end.is_empty() || !self.tags.key.0.starts_with(rest))
     }
@@ -82,21 +90,27 @@ impl LiveTags {
     /// Goes on where an argument, or the end of all, may come; `None`: with what comes next.
     fn argument(&mut self, held: &mut String, is_last: bool, told: &mut String) -> Option<bool> {
         let rest = held.trim_start();
-        let (space, end) = (held.len() - rest.len(), self.end());
-        if rest.starts_with(end) || is_last && self.is_cut_end(rest) {
-            told.push_str(if self.has_any { "}" } else { "{}" });
+        let (space, end, close) = (held.len() - rest.len(), self.end(), self.tags.block.1);
+        // Models forget a call's end before the block's.
+        let is_end = rest.starts_with(end) || rest.starts_with(close);
+        if is_end || is_last && self.is_cut_end(rest) {
+            told.push('}');
             // The block's end is for who reads on.
-            let bytes = if self.tags.end.is_empty() { space } else { space + end.len() };
-            held.drain(..bytes.min(held.len()));
+            let bytes = match rest {
+                rest if rest.starts_with(close) => space,
+                rest if rest.starts_with(end) => space + end.len(),
+                _ => held.len(),
+            };
+            held.drain(..bytes);
             return Some(true);
         }
-        if end.starts_with(rest) {
+        if end.starts_with(rest) || close.starts_with(rest) {
             return Some(false);
         }
         let (key, bytes) = match self.key(rest) {
-            Ok(found) => found,
-            Err(Unread::Yet) => return Some(false),
-            Err(Unread::Ever) => {
+            Ok(found) if found.1 <= KEY_BYTES_MAX => found,
+            Err(Unread::Yet) if rest.len() <= KEY_BYTES_MAX => return Some(false),
+            _ => {
                 self.at = At::Malformed;
                 return None;
             }
@@ -125,7 +139,7 @@ impl LiveTags {
     }
 
     fn begin(&mut self, key: &str, told: &mut String) {
-        told.push_str(if self.has_any { "," } else { "{" });
+        told.push_str(if self.has_any { "," } else { "" });
         told.push_str(&Value::from(key).to_string());
         told.push(':');
         self.has_any = true;
@@ -146,10 +160,7 @@ impl LiveTags {
                 self.at = At::Malformed;
                 return None;
             }
-            End::Open(bytes) => {
-                self.seen = bytes;
-                return Some(false);
-            }
+            End::Open(_) => return Some(false),
         };
         let (value, pad) = (&held[..end], self.tags.pad);
         let value = value.strip_prefix(pad).unwrap_or(value);
@@ -157,7 +168,6 @@ impl LiveTags {
         self.begin(key, told);
         told.push_str(&value.to_string());
         held.drain(..next);
-        self.seen = 0;
         self.at = At::Arguments;
         None
     }
@@ -189,6 +199,7 @@ impl LiveTags {
         let bytes = text.len();
         let Some(next) = next else {
             held.drain(..bytes);
+            self.looked -= bytes;
             return Some(false);
         };
         told.push('"');
@@ -199,21 +210,27 @@ impl LiveTags {
 
     /// Where the text of an argument ends: before the tag that another argument, or the end of all,
     /// stands behind.
-    fn find_end(&self, held: &str, is_last: bool) -> End {
+    fn find_end(&mut self, held: &str, is_last: bool) -> End {
         let tag = self.tags.value.1;
-        let next = [self.tags.key.0, self.end()];
-        for (end, tag) in held[self.seen..].match_indices(tag) {
-            let end = self.seen + end;
+        let next = [self.tags.key.0, self.end(), self.tags.block.1];
+        let from = std::mem::take(&mut self.looked);
+        for (at, tag) in held[from..].match_indices(tag) {
+            let end = from + at;
             let behind = end + tag.len();
             let rest = held[behind..].trim_start();
             if next.iter().any(|mark| rest.starts_with(mark)) {
                 return End::At { end, next: behind };
             }
             if next.iter().any(|mark| mark.starts_with(rest)) {
-                return if is_last { End::At { end, next: behind } } else { End::Open(end) };
+                if is_last {
+                    return End::At { end, next: behind };
+                }
+                self.looked = end;
+                return End::Open(end);
             }
         }
-        End::Open(held.len() - begun(held, tag))
+        self.looked = held.len() - begun(held, tag);
+        End::Open(self.looked)
     }
 
     /// What was told cannot be taken back, so the rest of the call is told as it is.
@@ -231,4 +248,31 @@ impl LiveTags {
 fn escaped(text: &str) -> String {
     let json = Value::from(text).to_string();
     json[1..json.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CallNotation;
+    use super::super::tests::TAGS;
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_looked_through_once() {
+        let notation = CallNotation::of(&format!("{{{{ tools }}}}{}", TAGS[0])).unwrap();
+        let CallNotation::ArgumentTags(tags) = notation else { panic!("{notation:?}") };
+        let mut live = LiveTags::new(tags, "f".to_owned(), Arc::from(["f text".to_owned()]));
+        let mut held = "<parameter=x>[</parameter> 1".to_owned();
+        assert_eq!(live.step(&mut held, false), ("{".to_owned(), false));
+        assert_eq!((held.as_str(), live.looked), ("[</parameter> 1", held.len()));
+        held += "]</para";
+        assert_eq!(live.step(&mut held, false), (String::new(), false));
+        assert_eq!(live.looked, held.len() - "</para".len());
+        held += "meter><parameter=text>a</par";
+        let told = "\"x\":\"[</parameter> 1]\",\"text\":\"a";
+        assert_eq!(live.step(&mut held, false), (told.to_owned(), false));
+        assert_eq!((held.as_str(), live.looked), ("</par", 0));
+        held += "ameter></tool_call>";
+        assert_eq!(live.step(&mut held, false), ("\"}".to_owned(), true));
+        assert_eq!(held, "</tool_call>");
+    }
 }

@@ -83,11 +83,6 @@ impl CallNotation {
         }
     }
 
-    /// What ends a call, where others may follow.
-    pub fn end(self) -> Option<&'static str> {
-        self.tags().map(|(_, close)| close)
-    }
-
     /// What calls stand between, where text may stand beside them.
     fn tags(self) -> Option<(&'static str, &'static str)> {
         match self {

@@ -45,10 +45,10 @@ pub struct CallParser {
     closing: Closing,
     /// Tells calls as they come, where they may be.
     live: Option<Live>,
+    /// Whether the answer is none that can be told as it comes, however it goes on.
+    is_untold: bool,
     calls: usize,
     is_text: bool,
-    /// Whether it is known that no call can be told before the answer is whole.
-    is_whole: bool,
 }
 
 /// What was told of the only call.
@@ -67,7 +67,7 @@ impl CallParser {
     pub fn new(notation: CallNotation, one_call: bool, texts: Arc<[String]>) -> Self {
         let (held, gap) = (String::new(), String::new());
         let (only, closing, live, calls) = (Only::Nothing, Closing::default(), None, 0);
-        let (in_call, is_text, is_whole) = (false, false, false);
+        let (in_call, is_untold, is_text) = (false, false, false);
         Self {
             notation,
             one_call,
@@ -78,9 +78,9 @@ impl CallParser {
             in_call,
             closing,
             live,
+            is_untold,
             calls,
             is_text,
-            is_whole,
         }
     }
 
@@ -271,6 +271,7 @@ impl CallParser {
         let text = self.held.trim_start();
         let mut marks = self.notation.list_marks().iter();
         let is_call = self.texts.iter().any(String::is_empty);
+        let may_be_mark = marks.clone().any(|mark| mark.starts_with(text));
         let list = marks.find_map(|mark| text.strip_prefix(mark)).or(is_call.then_some(text));
         let list = list.map(str::len);
         let live = Live::new(self.notation, "", self.texts.clone());
@@ -282,7 +283,7 @@ impl CallParser {
         let step = self.tell(is_last, said);
         if step.is_none() && said.len() == before {
             // It is begun anew with what comes next, if it may be one.
-            self.is_whole = self.live.is_none();
+            self.is_untold = self.live.is_none() && !may_be_mark;
             self.held.insert_str(0, &mark);
             self.live = None;
         }
@@ -294,7 +295,7 @@ impl CallParser {
         let mut said = Vec::new();
         match self.live {
             Some(_) => self.is_text |= self.tell(is_last, &mut said) == Some(Step::Left),
-            None if !(self.is_text || self.is_whole) => self.tell_list(is_last, &mut said),
+            None if !self.is_text && !self.is_untold => self.tell_list(is_last, &mut said),
             None => {}
         }
         if self.live.is_some() {
@@ -772,9 +773,9 @@ mod tests {
             ],
         );
         let want = [
-            vec![call("f", "")],
+            vec![call("f", ""), more("{")],
             vec![],
-            vec![more("{\"x\":1,\"text\":\"a\\\"")],
+            vec![more("\"x\":1,\"text\":\"a\\\"")],
             vec![more("\\n\\nb")],
             vec![more("</parameter> c")],
             vec![more("\"}")],
@@ -830,6 +831,9 @@ mod tests {
         tagged(&format!("{head}{{\"x\": 1}}}} So"), &[f.clone(), text(" So")]);
         let next = format!("{head}{{\"x\": 1}}}}\n{head}{{\"x\": 1}}}}</tool_call>");
         tagged(&next, &[f.clone(), f.clone()]);
+        let open =
+            format!("{head}{{\"x\": \"a}}}}\n</tool_call>\n{head}{{\"x\": 1}}}}</tool_call>");
+        tagged(&open, &[call("f", "{\"x\":\"a}}"), f.clone()]);
 
         let named = |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
         let [coder, _, _, glm] = TAGS.map(named);
@@ -838,6 +842,9 @@ mod tests {
             ("", "{\"x\":1"),
             ("<", "{\"x\":1"),
             ("</func", "{\"x\":1}"),
+            ("</tool_c", "{\"x\":1}"),
+            ("</tool_call>", "{\"x\":1}"),
+            ("<parameter=text>\na\n</parameter>\n</tool_call>", "{\"x\":1,\"text\":\"a\"}"),
             ("</function>\n</tool", "{\"x\":1}"),
             ("<parameter=text>\na\n</para", "{\"x\":1,\"text\":\"a"),
             ("<parameter=y>\n2", "{\"x\":1"),
@@ -845,8 +852,13 @@ mod tests {
         ] {
             check(coder, &format!("{open}{cut}"), &[call("f", want)]);
         }
+        let next = format!("{open}</tool_call>\n{open}</function></tool_call> So");
+        check(coder, &next, &[f.clone(), f.clone(), text(" So")]);
+        check(coder, "<tool_call><function=f><parameter=x>1", &[call("f", "{")]);
+        let long = format!("<tool_call><function=f><parameter={}", "x".repeat(2000));
+        check(coder, &format!("{long}>1"), &[call("f", &format!("{{{}>1", &long[23..]))]);
         let bare = "<tool_call>f\n<arg_key>x</arg_key>Hm.</tool_call> So";
-        check(glm, bare, &[call("f", "<arg_key>x</arg_key>Hm."), text(" So")]);
+        check(glm, bare, &[call("f", "{<arg_key>x</arg_key>Hm."), text(" So")]);
         let open = "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a";
         for (cut, want) in [
             ("", "{\"text\":\"a"),
@@ -873,6 +885,21 @@ mod tests {
         let as_text = "{\"name\": \"f\", \"arguments\": \"{}\"}";
         let list = format!("<|tool_call|>[{object}, {as_text}]<|/tool_call|>");
         check(phi, &list, &[f, call("f", "{}")]);
+    }
+
+    /// What cannot be told as it comes is looked at again when it is whole, and not before.
+    #[test]
+    fn what_is_none_is_known_to_be_none() {
+        let texts = || Arc::from(["f".to_owned(), String::new()]);
+        let mut parser = CallParser::new(CallNotation::Listed, false, texts());
+        assert!(parser.push("[TOOL_CALLS][{\"arguments\": ").is_empty() && !parser.is_untold);
+        assert!(parser.push("{").is_empty() && parser.is_untold);
+        assert!(parser.push("}, \"name\": \"f\"}]").is_empty());
+        assert_eq!(parser.finish(), [call("f", "{}")]);
+        let mut parser = CallParser::new(CallNotation::Listed, false, texts());
+        assert!(parser.push("[TOOL_CALLS").is_empty() && !parser.is_untold);
+        let told = parser.push("][{\"name\": \"f\", \"arguments\": {");
+        assert_eq!(told, [call("f", ""), Said::Arguments("{".to_owned())]);
     }
 
     /// A call that is only told when it is whole may end within the mark that closes it.
