@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn what_is_none_is_text_if_it_is_whole() {
-        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", " 1]"][..], &["[TOOL_CALLS]", "f 1]"]] {
-            check(parts, true, ("f 1]", "", &[]));
+        for parts in [&["[TOOL_CALLS]", "f", "[ARGS]", "1]"][..], &["[TOOL_CALLS]", "f1]"]] {
+            check(parts, true, ("f1]", "", &[]));
             check(parts, false, ("", "", &[]));
         }
         // What was told of a call stays one.
