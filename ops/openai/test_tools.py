@@ -194,7 +194,7 @@ def test_bad_tools_are_named(caller):
     refused(caller, 'tool_choice', 'sometimes', tools=TOOLS, tool_choice='sometimes')
     refused(caller, 'tools[0].function.parameters', 'wizard', tools=[tool('x', {'type': 'object', 'properties': {
         'y': {'type': 'wizard'}}})], tool_choice='required')
-    call = {'id': '1', 'type': 'function', 'function': {'name': 'f', 'arguments': 'not JSON'}}
+    call = {'id': '1', 'type': 'function', 'function': {'name': 'f', 'arguments': 5}}
     refused(caller, 'messages[0].tool_calls[0].function.arguments',
             messages=[{'role': 'assistant', 'tool_calls': [call]}])
 
