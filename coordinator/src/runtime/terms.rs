@@ -334,6 +334,9 @@ impl Terms {
                 let Some(next) = self.keeping.journal.resign(&tried).await else { break };
                 tokio::time::sleep(HANDING_OVER).await;
                 tried.push(next); // it does not take over: this one leads on
+                if cluster.borrow().workers_up() > 0 {
+                    break;
+                }
             }
         }
         std::future::pending().await

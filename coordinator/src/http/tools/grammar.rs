@@ -36,7 +36,7 @@ pub(super) fn grammar_of(
     };
     let start = format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
     let rules = functions.iter().enumerate().map(|(idx, (name, schema))| match notation {
-        CallNotation::ArgumentTags(tags) => between_tags(idx, tags, name, schema),
+        CallNotation::ArgumentTags(tags) => between_tags(idx, tags, (name, schema), text),
         CallNotation::Pythonic(calls) => in_python(idx, calls, name, schema),
         CallNotation::Blocks(blocks) => {
             let (parts, tail) = blocks.around_arguments(name);
@@ -135,7 +135,12 @@ fn either(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// A call whose arguments are texts of their own, in the order in which the schema has them.
-fn between_tags(idx: usize, tags: ArgumentTags, name: &str, schema: &Value) -> String {
+fn between_tags(
+    idx: usize,
+    tags: ArgumentTags,
+    (function, schema): (&str, &Value),
+    text: &TextModel,
+) -> String {
     let (mut body, mut rules) = (String::new(), String::new());
     for (at, Argument { name, is_required, kind }) in (0..).zip(Arguments::of(schema).list) {
         let argument = format!("arg_{idx}_{at}");
@@ -162,6 +167,6 @@ fn between_tags(idx: usize, tags: ArgumentTags, name: &str, schema: &Value) -> S
             }
         };
     }
-    let (head, tail) = tags.around_call(name);
-    format!("call_{idx}: {}{body} {}\n{rules}", json!(head), json!(tail))
+    let (head, tail) = tags.around_call(function);
+    format!("call_{idx}: {}{body} {}\n{rules}", text.in_grammar(&head), text.in_grammar(&tail))
 }

@@ -155,8 +155,8 @@ impl Live {
     fn behind(&mut self, held: &mut String) -> Result<(), Step> {
         let (open, between): (&str, &[char]) = match (self.notation, self.marks()) {
             (CallNotation::ArgumentTags(tags), _) => (tags.name.0, &[]),
-            (_, Some([begin, ..])) => (begin, &['`']),
             // Models write one brace too many, or a list's end without its beginning.
+            (_, Some([begin, ..])) => (begin, &['`', '}']),
             _ => ("{", &[',', ']', '}']),
         };
         let rest = held.trim_start_matches(|c: char| c.is_whitespace() || between.contains(&c));

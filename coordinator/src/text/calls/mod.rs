@@ -116,7 +116,7 @@ impl CallNotation {
     pub(crate) fn says(self, name: &str) -> bool {
         match self {
             Self::Blocks(blocks) => blocks.has_mark(name),
-            Self::Pythonic(_) => {
+            Self::Tagged | Self::ArgumentTags(_) | Self::Pythonic(_) => {
                 self.tags().is_some_and(|(open, close)| [open, close].contains(&name))
             }
             _ => false,

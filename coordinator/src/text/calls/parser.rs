@@ -375,7 +375,8 @@ impl CallParser {
     /// The call that an object is, if it is one.
     fn said(&self, call: Value) -> Option<Said> {
         let arguments = self.notation.arguments_name();
-        let has_arguments = call.get(arguments).is_some() || call["function"].is_object();
+        let inner = call.get("function").filter(|inner| inner.is_object()).unwrap_or(&call);
+        let has_arguments = inner.get(arguments).is_some();
         let call = of_object(call, ["name", arguments])?;
         // Much has a name: without arguments it is a call where that is a tool's.
         (has_arguments || is_offered(&self.texts, &call.0)).then(|| said_call(call))
@@ -524,6 +525,8 @@ mod tests {
         assert_eq!(said(CallNotation::Listed, "[{\"name\": \"f\"}]"), [call("f", "{}")]);
         let ada = "{\"name\": \"Ada\", \"age\": 3}";
         assert_eq!(said(CallNotation::Bare, ada), [text(ada)]);
+        let root = "{\"function\": {\"name\": \"sqrt\", \"domain\": \"x >= 0\"}}";
+        assert_eq!(said(CallNotation::Bare, root), [text(root)]);
     }
 
     /// Marks in what is no call cost little, however many there are.

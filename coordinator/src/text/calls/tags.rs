@@ -106,7 +106,12 @@ impl ArgumentTags {
     pub(super) fn may_begin(self, text: &str) -> bool {
         let (text, open) = (text.trim_start(), self.name.0);
         match open.is_empty() {
-            true => text.chars().next().is_none_or(is_of_name),
+            true => {
+                let behind = text.trim_start_matches(is_of_name);
+                let (is_named, rest) = (behind.len() < text.len(), behind.trim_start());
+                let may_be = |mark: &str| rest.starts_with(mark) || mark.starts_with(rest);
+                text.is_empty() || is_named && (may_be(self.key.0) || may_be(self.block.1))
+            }
             false => text.starts_with(open) || open.starts_with(text),
         }
     }
@@ -268,6 +273,12 @@ mod tests {
             check(bad, None);
         }
         assert!(tags.may_begin("\n") && tags.may_begin("f") && !tags.may_begin("{\"name\""));
+        for begun in ["", "\nf", "f\n", "f\n<arg", "f\n</tool_call>", "tag. "] {
+            assert!(tags.may_begin(begun), "{begun:?}");
+        }
+        for words in ["tag.\nLong", "tag, of", "<arg_key>"] {
+            assert!(!tags.may_begin(words), "{words:?}");
+        }
         for (tags, bad) in [(PARAMETERS, "a>b"), (PARAMETERS, " a"), (tags, "a</arg_key>")] {
             assert!(tags.can_name("a b") && tags.can_name("</") && !tags.can_name(bad), "{bad}");
         }
