@@ -38,7 +38,7 @@ pub(super) async fn reached(urls: &BTreeSet<String>) -> u32 {
 
 async fn accepts(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let host = uri.host().unwrap_or_default();
     let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
     // By the addresses that sessions are opened to.
     matches!(timeout(DEADLINE, aqueduct_tls::dial(host, port)).await, Ok(Ok(_)))

@@ -148,10 +148,7 @@ fn between_tags(
         let (head, tail) = tags.around_argument(&name);
         let (head, end) = (json!(head), json!(tail));
         rules += &match kind {
-            Kind::Words(words) => {
-                let words: Vec<String> = words.iter().map(|word| json!(word).to_string()).collect();
-                format!("{argument}: {head} ({}) {end}\n", words.join(" | "))
-            }
+            Kind::Words(words) => format!("{argument}: {head} ({}) {end}\n", either(words)),
             Kind::Text { least, most } => {
                 let most = most.map_or_else(String::new, |most| most.to_string());
                 format!(

@@ -3,8 +3,8 @@
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::Shards;
 
-use super::{Part, ShardsPort, Wait, unexpected};
-use crate::exchange::{Ask, Reply};
+use super::{Part, ShardsPort, Wait};
+use crate::exchange::Ask;
 
 /// Which layers of a chunk are audited.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,14 +39,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         let mut all = Shards::new();
         for idx in 0..self.parts.len() {
             let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
-            let reply = match self.parts[idx].audit.take() {
-                Some(call) => self.reply(layer, &peer, call)?,
-                None => self.own(layer, &Ask::Keys { place })?,
-            };
-            match reply {
-                Reply::Keys(shards) => all.extend(shards),
-                other => return Err(unexpected(layer, &other)),
-            }
+            let call = self.parts[idx].audit.take();
+            all.extend(self.shards_of(layer, (&peer, place), call)?);
         }
         Ok(Some(all))
     }
@@ -61,17 +55,11 @@ impl<W: Wait> ShardsPort<'_, W> {
         for (peer, shards) in &holders.shards {
             for place in self.batches(&self.place(layer, shards)) {
                 self.begin_round();
-                let is_here = self.wait.exchange().is_here(peer);
-                let reply = if is_here {
-                    self.own(layer, &Ask::Keys { place })?
-                } else {
-                    let call = self.call(layer, peer, Ask::Keys { place })?;
-                    self.reply(layer, peer, call)?
-                };
-                match reply {
-                    Reply::Keys(shards) => all.extend(shards),
-                    other => return Err(unexpected(layer, &other)),
+                let mut call = None;
+                if !self.wait.exchange().is_here(peer) {
+                    call = Some(self.call(layer, peer, Ask::Keys { place: place.clone() })?);
                 }
+                all.extend(self.shards_of(layer, (peer, place), call)?);
             }
         }
         Ok(Some(all))

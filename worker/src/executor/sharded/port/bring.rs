@@ -8,8 +8,8 @@ use aqueduct_core::work::Peer;
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::{Branch, Place, ShardKey};
 
-use super::{ShardsPort, Wait, not_kept, unexpected};
-use crate::exchange::{Ask, Reply};
+use super::{ShardsPort, Wait, not_kept};
+use crate::exchange::Ask;
 use crate::link::codec;
 
 /// Batches that the bound on what is on its way is cut into.
@@ -72,11 +72,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         place: Place,
     ) -> Result<(), PortError> {
         let (request, shards) = (place.request, place.shards.clone());
-        let call = self.call(layer, peer, Ask::Keys { place })?;
-        let mut brought = match self.reply(layer, peer, call)? {
-            Reply::Keys(brought) => brought,
-            other => return Err(unexpected(layer, &other)),
-        };
+        let call = Some(self.call(layer, peer, Ask::Keys { place: place.clone() })?);
+        let mut brought = self.shards_of(layer, (peer, place), call)?;
         for &(chunk_idx, epoch) in &*shards {
             let Some(shard) = brought.remove(&chunk_idx) else { continue };
             let key = ShardKey { request, branch, layer: layer as u32, chunk_idx, epoch };

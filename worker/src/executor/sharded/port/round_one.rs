@@ -3,7 +3,7 @@
 use aqueduct_core::Epoch;
 use aqueduct_core::work::Peer;
 use aqueduct_engine::PortError;
-use aqueduct_engine::shards::{Place, States, states_over};
+use aqueduct_engine::shards::{Place, Shards, States, states_over};
 
 use super::failures::{failed, unexpected};
 use super::{Part, ShardsPort, Wait};
@@ -24,10 +24,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         if !is_here {
             if !place.nodes().is_empty() {
                 let keys_come = self.keys_come(&place);
-                match keys_come {
-                    true => self.report.traffic.fetched += 1,
-                    false => self.report.traffic.asked += 1,
-                }
+                self.count_round_one(keys_come);
                 let ask = self.round_one(place, keys_come);
                 part.call = Some(self.call(layer, &part.peer, ask)?);
             }
@@ -37,6 +34,13 @@ impl<W: Wait> ShardsPort<'_, W> {
             part.states = Some(self.own_states(layer, place)?);
         }
         Ok(part)
+    }
+
+    /// Another holder is asked for keys, or to compute, once a layer in however many slices.
+    pub(super) fn count_round_one(&mut self, keys_come: bool) {
+        let traffic = &mut self.report.traffic;
+        let asks = if keys_come { &mut traffic.fetched } else { &mut traffic.asked };
+        *asks += 1;
     }
 
     /// What another holder is asked in round one.
@@ -70,6 +74,23 @@ impl<W: Wait> ShardsPort<'_, W> {
         };
         let reply = self.reply(layer, &peer, call)?;
         self.states_in(layer, (&peer, &place), reply)
+    }
+
+    /// The shards of `place` themselves: what `peer` answers to `call`, or this worker's own.
+    pub(super) fn shards_of(
+        &mut self,
+        layer: usize,
+        (peer, place): (&Peer, Place),
+        call: Option<u64>,
+    ) -> Result<Shards, PortError> {
+        let reply = match call {
+            Some(call) => self.reply(layer, peer, call)?,
+            None => self.own(layer, &Ask::Keys { place })?,
+        };
+        match reply {
+            Reply::Keys(shards) => Ok(shards),
+            other => Err(unexpected(layer, &other)),
+        }
     }
 
     /// The states that `peer` has sent, or those over the keys that it has sent.

@@ -3,8 +3,8 @@
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::{Place, Shards};
 
-use super::{Part, ShardsPort, Wait, unexpected};
-use crate::exchange::{Ask, Reply};
+use super::{Part, ShardsPort, Wait};
+use crate::exchange::Ask;
 
 /// One holder's shards of such leaves.
 pub(super) struct Torn {
@@ -38,13 +38,6 @@ impl<W: Wait> ShardsPort<'_, W> {
         let part = &mut self.parts[idx];
         let Some(Torn { place, call }) = part.torn.take() else { return Ok(Shards::new()) };
         let peer = part.peer.clone();
-        let reply = match call {
-            Some(call) => self.reply(layer, &peer, call)?,
-            None => self.own(layer, &Ask::Keys { place })?,
-        };
-        match reply {
-            Reply::Keys(shards) => Ok(shards),
-            other => Err(unexpected(layer, &other)),
-        }
+        self.shards_of(layer, (&peer, place), call)
     }
 }

@@ -74,6 +74,11 @@ impl Stretch {
 }
 
 impl Walk {
+    /// This worker's own stretch, where it has any of the past.
+    fn own(&self) -> Option<usize> {
+        self.stretches.iter().position(|stretch| stretch.way == Way::Own)
+    }
+
     /// The calls under way.
     pub(super) fn calls(&self) -> impl Iterator<Item = u64> {
         self.stretches.iter().flat_map(|stretch| stretch.calls.iter().map(|call| call.0))
@@ -110,10 +115,8 @@ impl<W: Wait> ShardsPort<'_, W> {
                 false if self.keys_come(place) => Way::Keys,
                 false => Way::Queries,
             };
-            match way {
-                Way::Own => {}
-                Way::Queries => self.report.traffic.asked += 1,
-                Way::Keys => self.report.traffic.fetched += 1,
+            if !is_here {
+                self.count_round_one(way == Way::Keys);
             }
             stretches.push((peer, place, way));
         }
@@ -121,7 +124,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         self.ask_on(layer)?;
         if self.asker.own < self.asker.chunks {
             // What is kept from now on goes into one of this worker's shards.
-            let own = self.walk.stretches.iter().position(|stretch| stretch.way == Way::Own);
+            let own = self.walk.own();
             while let Some(slice) = own.and_then(|idx| self.walk.stretches[idx].left.pop_front()) {
                 let states = self.own_states(layer, slice.place)?;
                 self.put(states);
@@ -135,8 +138,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         &mut self,
         layer: usize,
     ) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+        self.ask_on(layer)?;
         loop {
-            self.ask_on(layer)?;
             if self.take_answers(layer)? || self.compute(layer)? {
                 self.ask_on(layer)?; // before others go first
                 self.wait.breathe()?;
@@ -147,8 +150,7 @@ impl<W: Wait> ShardsPort<'_, W> {
             }
             self.check(layer)?;
             // No bell is rung here for this worker's own shards.
-            let own = self.walk.stretches.iter().position(|stretch| stretch.way == Way::Own);
-            let waits_here = own.is_some_and(|idx| self.walk.may_come(idx));
+            let waits_here = self.walk.own().is_some_and(|idx| self.walk.may_come(idx));
             let soon = Instant::now() + OWN_POLL;
             self.wait.rest(if waits_here { soon.min(self.deadline) } else { self.deadline })?;
         }
@@ -198,8 +200,7 @@ impl<W: Wait> ShardsPort<'_, W> {
     /// Computes a slice of this worker's own shards; `false` if there is none, no room for it, or
     /// its shards are not there yet.
     fn compute(&mut self, layer: usize) -> Result<bool, PortError> {
-        let is_own = |stretch: &Stretch| stretch.way == Way::Own;
-        let Some(idx) = self.walk.stretches.iter().position(is_own) else { return Ok(false) };
+        let Some(idx) = self.walk.own() else { return Ok(false) };
         let Some(slice) = self.walk.stretches[idx].left.front().cloned() else { return Ok(false) };
         if !self.walk.may_come(idx) {
             return Ok(false);
