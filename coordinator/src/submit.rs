@@ -407,6 +407,8 @@ pub(crate) mod tests {
         head_dim: 4,
         ffn: 16,
         max_positions: 50,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     pub(crate) fn good() -> Submission {

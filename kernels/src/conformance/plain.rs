@@ -333,6 +333,8 @@ impl PlainLayer {
         let [q_norm, k_norm] = each(&self.qk_norms);
         let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
         LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: self.spec,
             attn_norm,
             qkv: self.qkv.pack(backend),

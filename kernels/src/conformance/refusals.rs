@@ -67,7 +67,13 @@ fn attention_shapes(backend: &dyn Backend) {
 fn selection_shapes(backend: &dyn Backend) {
     let shape = Shape::default();
     let none = Array::from(vec![0.0; 20]);
-    let past = MemorySet { keys: shape.past(10), score: none.clone(), votes: none, end: 20 };
+    let past = MemorySet {
+        keys: shape.past(10),
+        score: none.clone(),
+        votes: none,
+        state: Array::default(),
+        end: 20,
+    };
     let past = Arc::new(past);
     let (past_mass, own_mass) = (Array::from(vec![0.0; 20]), Array::from(vec![0.0; 6]));
     let (masses, nothing) = ((&past_mass, &own_mass), &Array::default());

@@ -72,6 +72,7 @@ fn attention(
         keys: shape.past(PAST),
         score: none.clone(),
         votes: none,
+        state: Array::default(),
         end: 2 * PAST as u32,
     };
     let queries = block.queries();

@@ -33,8 +33,8 @@ use self::threads::Threads;
 pub use self::wide::{PlainWork, on_widest_vectors};
 use crate::array::Array;
 use crate::backend::{
-    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, Op, Qkv, Queries, Scope,
-    Selected, SelectionOps, StateOps,
+    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, MixerOps, Op, Qkv, Queries,
+    Scope, Selected, SelectionOps, StateOps,
 };
 use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
@@ -269,6 +269,8 @@ impl LayerOps for Cpu {
         self.enter(|place| layer::norm(place, x, weight, eps))
     }
 }
+
+impl MixerOps for Cpu {}
 
 impl Backend for Cpu {
     fn name(&self) -> &'static str {

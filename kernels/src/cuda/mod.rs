@@ -66,8 +66,8 @@ pub use self::measure::Span;
 pub use self::open::CudaError;
 use crate::array::Array;
 use crate::backend::{
-    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
-    SelectionOps, StateOps,
+    Attended, AttentionOps, Backend, BackendError, LayerOps, MixerOps, Op, Qkv, Queries, Scope,
+    Selected, SelectionOps, StateOps,
 };
 #[cfg(feature = "cuda")]
 use crate::fabric::{Fabric, FabricError};
@@ -322,6 +322,8 @@ impl LayerOps for Cuda {
         layers::norm(self, x, weight, eps)
     }
 }
+
+impl MixerOps for Cuda {}
 
 impl Backend for Cuda {
     fn name(&self) -> &'static str {

@@ -34,6 +34,8 @@ pub(crate) fn model() -> Arc<Model> {
         head_dim: HEAD_DIM as u32,
         ffn: FFN as u32,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
     let embed = weights.linear(VOCAB as usize, WIDTH, 1.0);
     let layers = (0..LAYERS).map(|_| weights.layer()).collect();
@@ -67,6 +69,8 @@ impl Weights {
     fn layer(&mut self) -> LayerWeights {
         let ones: Arc<[f32]> = vec![1.0; WIDTH].into();
         LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: LayerSpec {
                 heads: HEADS,
                 kv_heads: 1,

@@ -209,6 +209,8 @@ mod tests {
         head_dim: 16,
         ffn: 16,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]

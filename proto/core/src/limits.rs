@@ -140,6 +140,8 @@ pub const HEADS_MAX: u32 = 1024;
 pub const HEAD_DIM_MAX: u32 = 1024;
 /// Width of the residual stream, and of the feed-forward layer.
 pub const WIDTH_MAX: u32 = 1 << 20;
+/// Bytes of the states of all layers that have one, of one sequence.
+pub const STATE_BYTES_MAX: u64 = 16 << 30;
 /// Tokens in a vocabulary.
 pub const VOCAB_MAX: u32 = 1 << 22;
 

@@ -133,6 +133,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
             head_dim: golden.D,
             ffn: golden.F,
             max_positions: 0,
+            recurrent_layers: 0,
+            state_bytes: 0,
         },
         fingerprint: "golden".to_owned(),
         embed: embed.clone(),

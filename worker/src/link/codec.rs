@@ -166,6 +166,7 @@ impl Filling {
             keys: Keys::new(self.positions, heads(self.k), heads(self.v)),
             score: self.score.into(),
             votes: self.votes.into(),
+            state: Default::default(),
             end,
         };
         validate(&memory)?;
@@ -252,6 +253,7 @@ mod tests {
             ),
             score: vec![0.0, 1e-20, 5.0].into(),
             votes: vec![1.0, 2.0, 3.0].into(),
+            state: Default::default(),
             end: 10,
         });
     }
@@ -263,6 +265,7 @@ mod tests {
             keys,
             score: vec![0.0; 3].into(),
             votes: vec![1.0; 3].into(),
+            state: Default::default(),
             end: 9,
         };
         let lain = set(Keys::new(vec![2, 5, 7], rows(&[1.0, 2.0, 3.0]), rows(&[4.0, 5.0, 6.0])));

@@ -101,6 +101,7 @@ fn of_positions(heads: Vec<Vec<u32>>, end: u32, factor: f32) -> MemorySet {
         score: scores(factor),
         votes: scores(factor + 1.0),
         keys: aqueduct_kernels::Keys::new(positions.clone(), rows(0), rows(7)),
+        state: Default::default(),
         end,
     }
 }

@@ -113,7 +113,7 @@ mod tests {
             let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0], kv), rows(&[6.0, 4.0, 5.0, 8.0], kv));
             let keys = Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]);
             let (score, votes) = (vec![0.5; 3].into(), vec![1.0; 3].into());
-            check(MemorySet { keys, score, votes, end: 9 });
+            check(MemorySet { keys, score, votes, state: Array::default(), end: 9 });
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         head_dim: 8,
         ffn: 40,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };

@@ -174,6 +174,8 @@ impl<'a, 'r> Assembler<'a, 'r> {
             false => self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
         };
         Ok(LayerWeights {
+            gate: None,
+            recurrent: None,
             spec,
             parallel: decoder.parallel,
             qkv,

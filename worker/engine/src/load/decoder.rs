@@ -2,6 +2,7 @@
 
 mod experts;
 mod latents;
+mod recurrents;
 mod scales;
 
 use aqueduct_core::{ModelShape, Refusal};
@@ -10,6 +11,7 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
+pub(crate) use self::recurrents::{Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
 use crate::rope::{Rope, Temperature};
 
@@ -287,6 +289,10 @@ pub(crate) struct Decoder {
     pub(crate) expert_groups: Option<Groups>,
     /// Of what keys and values come, if not of the stream.
     pub(crate) latent: Option<Latents>,
+    /// Layers that remember in a state, if there are any.
+    pub(crate) recurrent: Option<Recurrents>,
+    /// What attention gives is multiplied by the sigmoid of something, if it is.
+    pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
     /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,

@@ -119,6 +119,8 @@ impl Bench {
             |idx: usize| self.cuda.noise_linear(maps[idx].0, maps[idx].1, 4 * seed + idx as u64);
         let norm: Arc<[f32]> = vec![1.0; width].into();
         Ok(LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: LayerSpec {
                 heads,
                 kv_heads,

@@ -122,6 +122,8 @@ impl Config<'_, '_> {
             scales,
             windows,
             biases: biases(checkpoint),
+            recurrent: None,
+            gate: None,
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
             latent: self.latents(&keys, (&shape, rotary_dim))?,
@@ -239,6 +241,8 @@ impl Config<'_, '_> {
                 head_dim: head_dim.unwrap_or_else(|| width.checked_div(heads).unwrap_or(0)),
                 ffn: keys.u32("feed_forward_length")?,
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
+                recurrent_layers: 0,
+                state_bytes: 0,
             })
         };
         let positions = keys.get("context_length", Field::u32);

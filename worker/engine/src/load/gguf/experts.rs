@@ -177,6 +177,8 @@ mod tests {
         head_dim: 8,
         ffn: 96,
         max_positions: 64,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]

@@ -204,6 +204,8 @@ mod tests {
         head_dim: 8,
         ffn: 48,
         max_positions: 65_536,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]

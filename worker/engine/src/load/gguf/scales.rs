@@ -108,6 +108,8 @@ mod tests {
             head_dim: 128,
             ffn: 48,
             max_positions: 64,
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
             let bytes = file.finish();

@@ -222,6 +222,8 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
         biases: config.biases(family),
+        recurrent: None,
+        gate: None,
         expert_groups: config.expert_groups(family, experts.as_ref()).map_err(refused)?,
         experts,
         latent: config.latents(family, &shape, order).map_err(refused)?,
@@ -315,6 +317,8 @@ impl Config {
                 _ => self.max_position_embeddings,
             }
             .unwrap_or(0),
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         shape.validate()?;
         Ok(shape)
