@@ -15,7 +15,7 @@ mod isa;
 mod layer;
 mod lines;
 pub mod peak;
-
+mod recurrent;
 mod simd;
 mod states;
 mod threads;
@@ -38,6 +38,7 @@ use crate::backend::{
 };
 use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::recurrent::{Recurred, Recurrent};
 use crate::select::Workers;
 use crate::shapes;
 use crate::state::AttentionState;
@@ -270,7 +271,38 @@ impl LayerOps for Cpu {
     }
 }
 
-impl MixerOps for Cpu {}
+impl MixerOps for Cpu {
+    fn mix(&self, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
+        self.enter(|place| recurrent::mix(place, layer, x))
+    }
+
+    fn recur(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        state: Array<f32>,
+    ) -> Result<Recurred, BackendError> {
+        self.enter(|place| recurrent::recur(place, recurrent, columns, state))
+    }
+
+    fn recur_each(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        states: Vec<Array<f32>>,
+    ) -> Vec<Result<Recurred, BackendError>> {
+        self.enter(|place| recurrent::recur_each(place, recurrent, columns, states))
+    }
+
+    fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {
+        match &layer.gate {
+            None => Ok(attention),
+            Some(weight) => {
+                self.enter(|place| recurrent::gate(place, (layer, weight), x, attention))
+            }
+        }
+    }
+}
 
 impl Backend for Cpu {
     fn name(&self) -> &'static str {

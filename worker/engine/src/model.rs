@@ -108,6 +108,11 @@ impl Model {
         same("head.outputs", parts.head.outputs, shape.vocab)?;
         same("head.inputs", parts.head.inputs, shape.width)?;
         same("final_norm", parts.final_norm.len(), shape.width)?;
+        let recurrent = || parts.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        same("recurrent_layers", recurrent().count(), shape.recurrent_layers)?;
+        let states: usize = recurrent().map(|recurrent| recurrent.state_len()).sum();
+        let state_bytes = (states * size_of::<f32>()) as u64;
+        Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
         let pairs = shape.head_dim as usize / 2;
         let (mut rope_layers, mut rope_of) = (Vec::new(), Vec::new());
         for (idx, rope) in parts.ropes.iter().enumerate() {
@@ -247,6 +252,12 @@ impl Model {
                 Err(Refusal::new(format!("tokens[{idx}]"), token, bound))
             }
         }
+    }
+
+    /// Refuses shards where some layers have a state, which one chunk has to give to the next.
+    pub(crate) fn check_shards(&self) -> Result<(), Refusal> {
+        let layers = self.parts.shape.recurrent_layers;
+        Refusal::unless_within("recurrent_layers where keys are in shards", layers, 0, 0).map(drop)
     }
 
     /// `[rows, vocab]` from the last layer's `[rows, width]`.
