@@ -5,8 +5,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData, Reference,
+    Activation, Backend, Convolution, Delta, FeedForward, Gated, GroupNorm, KvDtype, LayerSpec,
+    LayerWeights, Linear, Matrix, MatrixData, Recurrent, Reference, Rule, Scan,
 };
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
@@ -16,7 +16,27 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
 
 /// The same, computed by `backend`.
 pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
-    let shape = ModelShape {
+    made(kv, backend, |_, _| None)
+}
+
+/// The same, of whose layers two have keys, and the others a state: of every rule one at least,
+/// also in the first and in the last layer.
+pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
+    made(kv, Arc::new(Reference), |idx, weights| match idx % 4 {
+        0 => Some(weights.delta()),
+        2 => Some(weights.recurrent(3, 20, Rule::Gated)),
+        3 => Some(weights.scan()),
+        _ => None,
+    })
+}
+
+/// With layers that are recurrent where `recurrent` says so. One of the others has a gate then.
+fn made(
+    kv: KvDtype,
+    backend: Arc<dyn Backend>,
+    recurrent: fn(u32, &mut Weights) -> Option<Recurrent>,
+) -> Arc<Model> {
+    let mut shape = ModelShape {
         vocab: 61,
         layers: 8,
         width: 24,
@@ -36,6 +56,8 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     let layer = |weights: &mut Weights| LayerWeights {
         spec,
         attn_norm: Some(ones.clone()),
+        gate: None,
+        recurrent: None,
         qkv: weights.linear(4 * 8 + 2 * 2 * 8, 24, 0.5),
         latent: None,
         q_norm: None,
@@ -52,10 +74,22 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         parallel: false,
         ffn_post_norm: None,
     };
+    let mut layers: Vec<_> = (0..shape.layers).map(|_| layer(&mut weights)).collect();
+    for (idx, layer) in (0..).zip(&mut layers) {
+        let Some(recurrent) = recurrent(idx, &mut weights) else { continue };
+        shape.recurrent_layers += 1;
+        shape.state_bytes += 4 * recurrent.state_len() as u64;
+        layer.qkv = weights.linear(recurrent.columns(), 24, 0.5);
+        layer.out = weights.linear(24, recurrent.outputs(), 0.3);
+        layer.recurrent = Some(Arc::new(recurrent));
+    }
+    if shape.recurrent_layers > 0 {
+        layers[5].gate = Some(weights.linear(4 * 8, 24, 0.5));
+    }
     let parts = ModelParts {
-        fingerprint: format!("tiny-{kv:?}"),
+        fingerprint: format!("tiny-{kv:?}-{}", shape.recurrent_layers),
         embed: embed.clone(),
-        layers: (0..shape.layers).map(|_| layer(&mut weights)).collect(),
+        layers,
         embed_scale: 1.0,
         windows: vec![None; shape.layers as usize],
         final_norm: ones.clone(),
@@ -83,6 +117,40 @@ impl Weights {
         let data = (0..outputs * inputs).map(|_| size * self.next()).collect();
         let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
         self.backend.pack(matrix, None).unwrap()
+    }
+
+    fn numbers(&mut self, count: usize) -> Arc<[f32]> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    fn recurrent(&mut self, taps: usize, channels: usize, rule: Rule) -> Recurrent {
+        let (weights, bias) = (self.numbers(taps * channels), Some(self.numbers(channels)));
+        Recurrent { conv: Convolution { taps, weights, bias }, rule }
+    }
+
+    fn delta(&mut self) -> Recurrent {
+        let (rate, shift) = (vec![0.5, 0.1, 1.0, 0.2].into(), self.numbers(4));
+        let delta = Delta {
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 5,
+            value_dim: 6,
+            rate,
+            shift,
+            steps: 1.0,
+            norm: vec![1.0; 6].into(),
+            norm_eps: 1e-6,
+        };
+        self.recurrent(4, delta.channels(), Rule::Delta(delta))
+    }
+
+    fn scan(&mut self) -> Recurrent {
+        let (rate, shift, skip) = (vec![0.3, 0.05].into(), self.numbers(2), self.numbers(2));
+        let norm = Some(GroupNorm { weights: vec![1.0; 14].into(), groups: 1, eps: 1e-6 });
+        let limits = [0.0, f32::INFINITY];
+        let (heads, head_dim, groups, state_dim) = (2, 7, 1, 3);
+        let scan = Scan { heads, head_dim, groups, state_dim, rate, shift, skip, limits, norm };
+        self.recurrent(2, scan.channels(), Rule::Scan(scan))
     }
 
     /// Uniform in [-1, 1).
