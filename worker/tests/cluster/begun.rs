@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::batch::{Plan, Tokens};
 use crate::rig::{Carrier, cluster};
-use crate::tiny_model::{hybrid, tiny};
+use crate::tiny_model::{mixed, tiny};
 
 const REQUESTS: u64 = 30;
 
@@ -66,5 +66,5 @@ async fn check(model: Arc<Model>, carrier: Carrier) {
 async fn what_was_begun_goes_on_with_the_same_bits() {
     check(tiny(KvDtype::Bf16), Carrier::Grpc).await;
     check(tiny(KvDtype::F32), Carrier::Loopback).await;
-    check(hybrid(KvDtype::F32), Carrier::Loopback).await;
+    check(mixed(KvDtype::F32), Carrier::Loopback).await;
 }

@@ -10,7 +10,7 @@ use aqueduct_kernels::{KvDtype, MemorySet};
 
 use crate::in_process::{Meeting, Trouble};
 use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
-use crate::tiny_model::{hybrid, tiny};
+use crate::tiny_model::{mixed, tiny};
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
     answer_of(&tiny(kv), count, carrier, job).await
@@ -92,9 +92,9 @@ async fn dense_and_window_in_f32() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layers_that_remember_in_a_state() {
     for n in [1, 8, 9, 59] {
-        check_of(&hybrid(KvDtype::Bf16), Job::new(n, MemoryPolicy::h2o(2, 3, 3))).await;
+        check_of(&mixed(KvDtype::Bf16), Job::new(n, MemoryPolicy::h2o(2, 3, 3))).await;
     }
-    let model = hybrid(KvDtype::F32);
+    let model = mixed(KvDtype::F32);
     for policy in [MemoryPolicy::dense(), MemoryPolicy::window(2, 4)] {
         check_of(&model, Job::new(43, policy)).await;
     }
@@ -105,7 +105,7 @@ async fn layers_that_remember_in_a_state() {
 /// Where every key is kept, no bit tells how long chunks are but through sums over keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_do_not_tell_where_a_prompt_was_cut() {
-    let model = hybrid(KvDtype::F32);
+    let model = mixed(KvDtype::F32);
     let job = Job::new(43, MemoryPolicy::dense());
     let want = answer_of(&model, 2, Carrier::Loopback, &job).await;
     for chunk_tokens in [1, 5, 43] {

@@ -13,7 +13,7 @@ use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerO
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
 use crate::shards::{How, assignment, in_turn};
-use crate::tiny_model::{hybrid, tiny};
+use crate::tiny_model::{mixed, tiny};
 
 const NAME: SnapshotKey = SnapshotKey([7; 32]);
 
@@ -113,7 +113,7 @@ async fn a_prefix_goes_on_with_the_same_bits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prefix_with_states_goes_on_with_the_same_bits() {
     for carrier in [Carrier::Loopback, Carrier::Grpc] {
-        let model = hybrid(KvDtype::F32);
+        let model = mixed(KvDtype::F32);
         for policy in [MemoryPolicy::h2o(2, 3, 3), MemoryPolicy::dense()] {
             check_of(&model, policy, carrier, WireDtype::F16).await;
         }
@@ -289,7 +289,7 @@ async fn a_restart_goes_on_from_disk_with_the_same_bits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_come_back_from_disk_with_the_same_bits() {
-    let model = hybrid(KvDtype::Bf16);
+    let model = mixed(KvDtype::Bf16);
     let (folder, _, whole) = kept_on_disk_of(model.clone()).await;
     let mut members = [keeper_of(model, folder.path()).await];
     assert_eq!(news_of(&mut members[0]).await.kept, [NAME]);

@@ -21,7 +21,7 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
 
 /// The same, of whose layers two have keys, and the others a state: of every rule one at least,
 /// also in the first and in the last layer.
-pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
+pub(crate) fn mixed(kv: KvDtype) -> Arc<Model> {
     made(kv, Arc::new(Reference), |idx, weights| match idx % 4 {
         0 => Some(weights.delta()),
         2 => Some(weights.recurrent(3, 20, Rule::Gated)),
