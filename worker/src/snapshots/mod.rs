@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(snapshots.held().count, 1);
         let first = answer();
         assert!(matches!(first, Ok(Reply::Snapshots(_))), "{first:?}");
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(4, layer))).collect();
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(4, layer))).collect();
         store.was_read(&key, Some(Snapshot { layers, retained: Vec::new() }));
         let second = answer();
         assert!(matches!(second, Ok(Reply::Part(_))), "the others let it go on: {second:?}");

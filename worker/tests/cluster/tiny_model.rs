@@ -5,9 +5,12 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData, Reference,
+    Activation, Backend, Convolution, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear,
+    Matrix, MatrixData, Recurrent, Reference, Rule,
 };
+
+/// Elements of the state that [`hybrid`] has: two inputs of each channel.
+pub(crate) const STATE_LEN: usize = 2 * 24;
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
 pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
@@ -16,17 +19,27 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
 
 /// The same, computed by `backend`.
 pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
+    model("tiny", kv, backend)
+}
+
+/// The same with one more layer, which remembers in a state.
+pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
+    model("hybrid", kv, Arc::new(Reference))
+}
+
+fn model(name: &str, kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
+    let recurrent_layers = u32::from(name == "hybrid");
     let shape = ModelShape {
         vocab: 61,
-        layers: 8,
+        layers: 8 + recurrent_layers,
         width: 24,
         heads: 4,
         kv_heads: 2,
         head_dim: 8,
         ffn: 40,
         max_positions: 0,
-        recurrent_layers: 0,
-        state_bytes: 0,
+        recurrent_layers,
+        state_bytes: u64::from(recurrent_layers) * 4 * STATE_LEN as u64,
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };
@@ -44,6 +57,8 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         sinks: None,
         out: weights.linear(24, 4 * 8, 0.3),
         attn_post_norm: None,
+        gate: None,
+        recurrent: None,
         ffn_norm: Some(ones.clone()),
         ffn: FeedForward::Dense(Gated {
             gate_up: weights.linear(2 * 40, 24, 0.3),
@@ -52,10 +67,17 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         parallel: false,
         ffn_post_norm: None,
     };
+    let mut layers: Vec<_> = (0..8).map(|_| layer(&mut weights)).collect();
+    layers.extend((0..recurrent_layers).map(|_| LayerWeights {
+        qkv: weights.linear(3 * 24, 24, 0.5),
+        recurrent: Some(Arc::new(weights.recurrent(24))),
+        out: weights.linear(24, 24, 0.3),
+        ..layer(&mut weights)
+    }));
     let parts = ModelParts {
-        fingerprint: format!("tiny-{kv:?}"),
+        fingerprint: format!("{name}-{kv:?}"),
         embed: embed.clone(),
-        layers: (0..shape.layers).map(|_| layer(&mut weights)).collect(),
+        layers,
         embed_scale: 1.0,
         windows: vec![None; shape.layers as usize],
         final_norm: ones.clone(),
@@ -83,6 +105,12 @@ impl Weights {
         let data = (0..outputs * inputs).map(|_| size * self.next()).collect();
         let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
         self.backend.pack(matrix, None).unwrap()
+    }
+
+    /// A gated convolution that sees three inputs.
+    fn recurrent(&mut self, channels: usize) -> Recurrent {
+        let weights = (0..3 * channels).map(|_| self.next()).collect();
+        Recurrent { conv: Convolution { taps: 3, weights, bias: None }, rule: Rule::Gated }
     }
 
     /// Uniform in [-1, 1).
