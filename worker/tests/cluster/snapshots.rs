@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
 use aqueduct_core::{Carry, Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
+use aqueduct_engine::Model;
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
 use crate::shards::{How, assignment, in_turn};
-use crate::tiny_model::tiny;
+use crate::tiny_model::{hybrid, tiny};
 
 const NAME: SnapshotKey = SnapshotKey([7; 32]);
 
@@ -60,9 +62,13 @@ async fn check(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier) {
 }
 
 async fn check_wire(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier, wire: WireDtype) {
+    check_on(&tiny(kv), policy, carrier, wire).await;
+}
+
+async fn check_on(model: &Arc<Model>, policy: MemoryPolicy, carrier: Carrier, wire: WireDtype) {
     for (count, kept, shift) in [(1, 2, 0), (2, 0, 0), (3, 4, 1), (4, 6, 2)] {
         let job = Job { wire, ..Job::new(59, policy) };
-        let mut members = cluster(&tiny(kv), count, carrier).await;
+        let mut members = cluster(model, count, carrier).await;
         let whole = run_from(&mut members, &job, (0, 0), Some(kept)).await;
         let again = Job { request: RequestId(2), ..job.clone() };
         let holder = kept as usize % count;
@@ -102,6 +108,13 @@ async fn a_prefix_goes_on_with_the_same_bits() {
         check(policy, KvDtype::F32, carrier).await;
         check_wire(policy, KvDtype::F32, carrier, WireDtype::F16).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_of_keys_and_states_goes_on_with_the_same_bits() {
+    let (kv, carrier) = (KvDtype::F32, Carrier::Grpc);
+    check_on(&hybrid(kv), MemoryPolicy::dense(), carrier, WireDtype::F32).await;
+    check_on(&hybrid(kv), MemoryPolicy::h2o(2, 3, 3), carrier, WireDtype::Bf16).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
