@@ -306,8 +306,7 @@ mod tests {
             let bytes = encode(&memory, WireDtype::F32);
             assert_eq!(decode(&header, bytes).unwrap_err().field, field);
         };
-        let check =
-            |change: fn(&mut MemorySet), field: &str| check_of(set(4, 1), change, field);
+        let check = |change: fn(&mut MemorySet), field: &str| check_of(set(4, 1), change, field);
         check(|memory| memory.keys.positions.swap(0, 1), "positions");
         check(|memory| memory.end = 1, "positions");
         check(|memory| memory.score[0] = f32::NAN, "score");
