@@ -212,7 +212,9 @@ impl Room {
     /// Why memory sets that take `set_tokens` of every worker have a place nowhere.
     pub(crate) fn too_small(&self, set_tokens: u64) -> Refusal {
         let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
-        let bound = format!("at most {largest}, a worker's pool: lower local or heavy");
+        let bound = format!(
+            "at most {largest}, a worker's pool: lower local or heavy, or bound the policy"
+        );
         Refusal::new("memory_tokens", set_tokens, bound)
     }
 

@@ -1001,7 +1001,8 @@ fn memory_sets_wait_for_room_and_what_never_has_any_is_refused() {
          = w0: assign r2 c0 e0 -> home
          submit r3 5 mem 8 choices 0
          submit r4 5 mem 8 choices 3
-         = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy
+         = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy, \
+or bound the policy
          done w0 r1 c0 e0
          = r1 prefilled, 0 retried
          = w0: cancel r1

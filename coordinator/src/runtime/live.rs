@@ -391,7 +391,7 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, WireDtype, limits};
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype, limits};
 
     use super::super::status::Cluster;
     use super::*;
@@ -414,6 +414,17 @@ mod tests {
         let handoff_deadline = Duration::from_secs(1);
         let timing = Timing { handoff_deadline, arrived_at_ms: 0, deadline_at_ms: 1 };
         Live::new(RequestId(7), asked, mailbox, timing)
+    }
+
+    #[test]
+    fn all_keys_of_a_model_that_has_states_are_in_its_memory_sets() {
+        let mut live = live(Exchange::Auto, MemoryPolicy::dense());
+        assert!(live.job().sharded.is_some());
+        live.model.shape = ModelShape { recurrent_layers: 1, state_bytes: 8, ..SHAPE };
+        let job = live.job();
+        assert_eq!((job.sharded, job.memory_tokens), (None, 40 + 10));
+        assert_eq!(live.hand_off_wire(), WireDtype::Bf16);
+        assert_eq!(used(live.carry(), Traffic::default()), Exchange::Move);
     }
 
     fn prefilled(live: &mut Live) -> PrefillReport {

@@ -142,6 +142,8 @@ pub const HEAD_DIM_MAX: u32 = 1024;
 pub const WIDTH_MAX: u32 = 1 << 20;
 /// Bytes of the states of all layers that have one, of one sequence.
 pub const STATE_BYTES_MAX: u64 = 16 << 30;
+/// Elements of the state of one of them.
+pub const STATE_LEN_MAX: u32 = 1 << 28;
 /// Tokens in a vocabulary.
 pub const VOCAB_MAX: u32 = 1 << 22;
 
@@ -365,6 +367,7 @@ const _: () = {
     // A vocabulary of half a million tokens travels with the command that decodes, and so do the
     // tokens that there are: four bytes each.
     assert!(VOCAB_MAX < 1 << 28);
+    assert!(4 * STATE_LEN_MAX as u64 <= STATE_BYTES_MAX);
     assert!(
         VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) + BEGUN_TOKENS_MAX * 4
             < GRPC_MESSAGE_BYTES_MAX

@@ -2280,6 +2280,9 @@ pub struct HandOffFrame {
     /// of f32 keys and values; unspecified: as they are stored
     #[prost(enumeration = "WireDtype", tag = "14")]
     pub wire: i32,
+    /// elements of the state of a layer that has no keys
+    #[prost(uint32, tag = "15")]
+    pub state: u32,
 }
 /// What a set lacks because its receiver has given it itself: keys and values at positions below
 /// the base's end.

@@ -166,6 +166,11 @@ impl Model {
         self.parts.layers.len()
     }
 
+    /// Elements of the state of layer `idx`; 0 for one that remembers keys.
+    pub fn state_len(&self, idx: usize) -> usize {
+        self.parts.layers[idx].recurrent.as_ref().map_or(0, |recurrent| recurrent.state_len())
+    }
+
     /// Bytes of weights that every block reads, however few its tokens: all layers and the
     /// head. Of the embedding a block reads only its tokens' rows, and of experts only those that
     /// its tokens go through.
@@ -213,11 +218,11 @@ impl Model {
         pool.map_or_else(|| self.empty_memory(), in_pool)
     }
 
-    /// Bytes that one token's keys and values take in all layers.
+    /// Bytes that one token's keys and values take in all layers that have keys.
     pub fn token_bytes(&self) -> u64 {
         let shape = &self.parts.shape;
         let page = page_bytes(shape.head_dim as usize, self.parts.kv) as u64;
-        2 * u64::from(shape.layers) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
+        2 * u64::from(shape.kv_layers()) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
     }
 
     /// Pages of `bytes` for the keys of this model; `None` where the device reads none of them

@@ -108,6 +108,9 @@ impl Executor {
 
     fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
         if let Some(directory) = &work.shards {
+            let recurrent_layers = self.model.shape().recurrent_layers;
+            Refusal::unless_within("recurrent_layers beside shards", recurrent_layers, 0, 0)
+                .map_err(EngineError::from)?;
             return self.prefill_shards(work, directory);
         }
         let model = self.model.clone();
@@ -296,7 +299,8 @@ impl MemoryPort for ChunkPort<'_> {
         self.executor.check_wanted(key)?;
         let bytes = memory.bytes() as u64;
         self.given.report.memory_bytes += bytes;
-        self.given.report.memory_tokens = memory.keys.len() as u32;
+        let tokens = &mut self.given.report.memory_tokens;
+        *tokens = (*tokens).max(memory.keys.len() as u32); // some layers have none
         if let Some(rounding) = rounding(self.work.wire) {
             // Also what does not travel: no bit may depend on who is given it.
             let keys = &mut Arc::make_mut(&mut memory).keys;

@@ -148,7 +148,7 @@ impl Executor {
         for (layer, set) in (0..).zip(&found.layers) {
             let bytes = set.bytes() as u64;
             report.memory_bytes += bytes;
-            report.memory_tokens = set.keys.len() as u32;
+            report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let Some(outgoing) = &mut outgoing else { continue };
             let set = match rounded(set, outgoing.wire) {
                 Ok(set) => set,
@@ -171,7 +171,7 @@ impl Executor {
         let holder = &self.shared.holder;
         for (layer, set) in (0..).zip(&found.layers) {
             report.memory_bytes += set.bytes() as u64;
-            report.memory_tokens = set.keys.len() as u32;
+            report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let shard = ShardKey { request, branch: Branch::PROMPT, layer, chunk_idx, epoch };
             if let Err(error) = holder.store().restore(shard, set) {
                 let kind = match &error {

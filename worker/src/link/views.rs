@@ -11,8 +11,9 @@ use bytes::Bytes;
 // The wire's order of bytes is then that of memory.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// What [`encode`](super::codec::encode) makes of the set that `owner` keeps, piece by piece;
-/// keys that do not lie in order of position are laid out first. What lies in pages is read from
+/// What [`encode`](super::codec::encode) makes of the set that `owner` keeps, piece by piece. It
+/// has no state: what has one goes as a whole to the next chunk, and is nobody's shard. Keys that
+/// do not lie in order of position are laid out first. What lies in pages is read from
 /// there, so that no copy of it stays with its owner, outside the pool.
 ///
 /// # Errors

@@ -16,7 +16,8 @@ use super::Snapshot;
 use crate::inbox::Fit;
 use crate::link::codec;
 
-/// Grows with every change of the layout.
+/// Grows with every change of the layout. Of states nothing is said but what they are: how long
+/// they are is the model's, and files of models without them are as they ever were.
 const MAGIC: [u8; 8] = *b"aqsnap\0\x01";
 const HEADER_BYTES: usize = 8 + 32 + 32 + 8;
 const CHECKSUM_BYTES: usize = blake3::OUT_LEN;
@@ -148,7 +149,7 @@ fn decode(
     let retained: Option<Vec<_>> = (0..masses).map(|_| reader.mass()).collect();
     let retained = retained.ok_or_else(wrong)?;
     retained.iter().try_for_each(RetainedMass::validate)?;
-    let layers = (0..model.fit.layers).map(|layer| {
+    let layers = (0..model.fit.layers()).map(|layer| {
         let header = reader.set(layer, &model.fit).ok_or_else(wrong)?;
         let payload = reader.take(header.payload_bytes()).ok_or_else(wrong)?;
         Ok(Arc::new(codec::decode(&header, Bytes::copy_from_slice(payload))?))
@@ -203,7 +204,8 @@ impl<'a> Reader<'a> {
         Some(RetainedMass { kept, total: self.array().map(f64::from_le_bytes)? })
     }
 
-    /// What a layer's set looks like; all but two numbers is the model's.
+    /// What a layer's set looks like; all but two numbers is the model's, and a state is behind
+    /// some token.
     fn set(&mut self, layer: u32, fit: &Fit) -> Option<SetHeader> {
         let key = ChunkKey { request: RequestId(0), chunk_idx: 0, epoch: Epoch(0) };
         Some(SetHeader {
@@ -214,6 +216,7 @@ impl<'a> Reader<'a> {
             kv_heads: fit.kv_heads as u32,
             head_dim: fit.head_dim as u32,
             keys: self.u32()?,
+            state: fit.state_len(layer),
             end: self.u32()?,
             wire: WireDtype::F32,
             spared: None,
@@ -223,10 +226,11 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_kernels::Array;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::link::conformance::{fit, set};
+    use crate::link::conformance::{fit, hybrid_fit, set, state};
 
     const KEY: SnapshotKey = SnapshotKey([3; 32]);
 
@@ -235,7 +239,7 @@ mod tests {
     }
 
     fn snapshot() -> Snapshot {
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(layer % 3, layer))).collect();
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(layer % 3, layer))).collect();
         Snapshot { layers, retained: vec![RetainedMass { kept: 1.5, total: 2.0 }; 8] }
     }
 
@@ -297,6 +301,31 @@ mod tests {
         assert_eq!(open(&bytes, &model()).unwrap(), (KEY, snapshot()));
         assert!(bytes.len() as u64 <= snapshot().bytes() + OVERHEAD_BYTES_MAX);
         assert!(matches!(open(&bytes[..20], &model()), Err(FileError::Version)));
+    }
+
+    #[test]
+    fn states_lie_whole_beside_keys() {
+        let model = Model::new("this one", hybrid_fit());
+        let with = |last: MemorySet| {
+            let layers = [snapshot().layers, vec![Arc::new(last)]].concat();
+            Snapshot { layers, ..snapshot() }
+        };
+        let kept = with(state(1));
+        let bytes = encode(&model, &KEY, &kept);
+        assert_eq!(read_back(&bytes, &model, &KEY).unwrap(), kept);
+        assert_eq!(open(&bytes, &model).unwrap(), (KEY, kept));
+        let check = |last: MemorySet, want: &str| {
+            let bytes = encode(&model, &KEY, &with(last));
+            let refused = open(&bytes, &model).unwrap_err().to_string();
+            assert!(refused.contains(want), "{refused}");
+        };
+        check(MemorySet { state: Array::default(), ..state(1) }, "bytes, not");
+        check(MemorySet { state: vec![0.5; 99].into(), ..state(1) }, "bytes, not");
+        let mut broken = state(1);
+        broken.state[3] = f32::NAN;
+        check(broken, "state = NaN: must be finite");
+        let few = encode(&model, &KEY, &snapshot());
+        assert!(open(&few, &model).is_err(), "a layer is missing");
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct DiskOptions {
     pub bytes: u64,
 }
 
-/// The memory of a whole prefix, or all keys of its last chunk.
+/// The memory of a whole prefix, or all keys of its last chunk where these stay in shards.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     /// Of every layer.
@@ -68,7 +68,8 @@ impl Snapshot {
     }
 
     /// Whether it is keys of exact attention, where no mass is counted: as large as what they
-    /// were made of, and a prompt has one for each chunk.
+    /// were made of, and a prompt has one for each chunk, or of all keys up to some of them where
+    /// states are handed on with them.
     fn is_exact(&self) -> bool {
         self.retained.iter().all(|mass| mass.total == 0.0)
     }
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(snapshots.held().count, 1);
         let first = answer();
         assert!(matches!(first, Ok(Reply::Snapshots(_))), "{first:?}");
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(4, layer))).collect();
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(4, layer))).collect();
         store.was_read(&key, Some(Snapshot { layers, retained: Vec::new() }));
         let second = answer();
         assert!(matches!(second, Ok(Reply::Part(_))), "the others let it go on: {second:?}");

@@ -15,5 +15,6 @@ mod rig;
 mod scheduling;
 mod shards;
 mod snapshots;
+mod states;
 mod tenure;
 mod tiny_model;

@@ -115,6 +115,7 @@ async fn a_prefix_with_states_goes_on_with_the_same_bits() {
     for carrier in [Carrier::Loopback, Carrier::Grpc] {
         let model = mixed(KvDtype::F32);
         for policy in [MemoryPolicy::h2o(2, 3, 3), MemoryPolicy::dense()] {
+            check_of(&model, policy, carrier, WireDtype::F32).await;
             check_of(&model, policy, carrier, WireDtype::F16).await;
         }
     }

@@ -16,13 +16,13 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
 
 /// The same, computed by `backend`.
 pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
-    made(kv, backend, |_, _| None)
+    made(("tiny", 8), kv, backend, |_, _| None)
 }
 
 /// The same, of whose layers two have keys, and the others a state: of every rule one at least,
 /// also in the first and in the last layer.
 pub(crate) fn mixed(kv: KvDtype) -> Arc<Model> {
-    made(kv, Arc::new(Reference), |idx, weights| match idx % 4 {
+    made(("mixed", 8), kv, Arc::new(Reference), |idx, weights| match idx % 4 {
         0 => Some(weights.delta()),
         2 => Some(weights.recurrent(3, 20, Rule::Gated)),
         3 => Some(weights.scan()),
@@ -30,15 +30,26 @@ pub(crate) fn mixed(kv: KvDtype) -> Arc<Model> {
     })
 }
 
+/// Elements of the state that [`hybrid`] has: two inputs of each channel.
+pub(crate) const STATE_LEN: usize = 2 * 24;
+
+/// The first one with one more layer, which remembers in a state.
+pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
+    made(("hybrid", 9), kv, Arc::new(Reference), |idx, weights| {
+        (idx == 8).then(|| weights.recurrent(3, 24, Rule::Gated))
+    })
+}
+
 /// With layers that are recurrent where `recurrent` says so. One of the others has a gate then.
 fn made(
+    (name, layers): (&str, u32),
     kv: KvDtype,
     backend: Arc<dyn Backend>,
     recurrent: fn(u32, &mut Weights) -> Option<Recurrent>,
 ) -> Arc<Model> {
     let mut shape = ModelShape {
         vocab: 61,
-        layers: 8,
+        layers,
         width: 24,
         heads: 4,
         kv_heads: 2,
@@ -87,7 +98,7 @@ fn made(
         layers[5].gate = Some(weights.linear(4 * 8, 24, 0.5));
     }
     let parts = ModelParts {
-        fingerprint: format!("tiny-{kv:?}-{}", shape.recurrent_layers),
+        fingerprint: format!("{name}-{kv:?}"),
         embed: embed.clone(),
         layers,
         embed_scale: 1.0,

@@ -57,6 +57,7 @@ enum Finding {
         vocab: u32,
         max_positions: u32,
         kv_bytes_per_token: u64,
+        state_bytes: u64,
         eos: Vec<u32>,
     },
 }
@@ -272,6 +273,7 @@ async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> 
         vocab: shape.vocab,
         max_positions: shape.max_positions,
         kv_bytes_per_token: shape.kv_bytes(1, KvDtype::Bf16),
+        state_bytes: shape.state_bytes,
         eos: text.eos().to_vec(),
     })
 }
@@ -325,15 +327,22 @@ fn described(finding: &Finding) -> String {
             vocab,
             max_positions,
             kv_bytes_per_token,
+            state_bytes,
             ..
-        } => format!(
-            "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
-             {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
-             keys, values  {} a token, {} for all positions\n",
-            "",
-            report::bytes(*kv_bytes_per_token),
-            report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
-        ),
+        } => {
+            let states = match state_bytes {
+                0 => String::new(),
+                bytes => format!("states        {}, however many tokens\n", report::bytes(*bytes)),
+            };
+            format!(
+                "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
+                 {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
+                 keys, values  {} a token, {} for all positions\n{states}",
+                "",
+                report::bytes(*kv_bytes_per_token),
+                report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
+            )
+        }
     }
 }
 

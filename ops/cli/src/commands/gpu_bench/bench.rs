@@ -108,7 +108,8 @@ impl Bench {
             let positive: Vec<f32> = noise(count).into_iter().map(f32::abs).collect();
             self.cuda.here(&Array::from(positive))
         };
-        Ok(MemorySet { keys: self.keys(0..end)?, score: tally()?, votes: tally()?, end })
+        let (keys, score, votes) = (self.keys(0..end)?, tally()?, tally()?);
+        Ok(MemorySet { keys, score, votes, state: Array::default(), end })
     }
 
     /// A layer of its own.
