@@ -104,6 +104,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         kv: KvDtype::F32,
     };
     let layer = |w: &GoldenLayer| LayerWeights {
+        gate: None,
+        recurrent: None,
         spec,
         attn_norm: Some(w.n1.clone().into()),
         qkv: pack(&*backend, &[&w.wq, &w.wk, &w.wv]),
