@@ -314,9 +314,12 @@ MODELS.update({
         conv_L_cache=3, tie_word_embeddings=False,
         layer_types=['sliding_attention', 'conv', 'full_attention'], rope_parameters=dict(
             LFM3_ROPE, full_attention=dict(rope_type='default', rope_theta=1e5)))),
-    'olmo-hybrid': ('OlmoHybridConfig', dict(DELTA, num_key_value_heads=4, rms_norm_eps=1e-3)),
+    # transformers cuts their convolutions into three equal parts, whatever queries and values have.
+    'olmo-hybrid': ('OlmoHybridConfig', dict(
+        DELTA, num_key_value_heads=4, rms_norm_eps=1e-3, linear_key_head_dim=24,
+        rope_parameters=dict(rope_type='default', rope_theta=None))),
     'olmo-hybrid-rotated': ('OlmoHybridConfig', dict(
-        DELTA_ODD, attention_bias=True, linear_allow_neg_eigval=False,
+        DELTA_ODD, linear_key_head_dim=12, attention_bias=True, linear_allow_neg_eigval=False,
         rope_parameters=dict(rope_type='default', rope_theta=1e4))),
 })
 VISION = dict(hidden_size=16, intermediate_size=16)

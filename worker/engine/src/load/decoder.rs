@@ -120,7 +120,10 @@ pub(crate) enum Family {
     Lfm2,
     /// LFM2 with experts.
     Lfm2Moe,
+    Lfm3,
     Bamba,
+    /// OLMo 2 with layers that are no attention, which have norms where most have them.
+    OlmoHybrid,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -165,7 +168,8 @@ impl Family {
             Self::MiniMaxM2 => QkNorm::AllHeads,
             Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => QkNorm::EachHead,
-            Self::Lfm2 | Self::Lfm2Moe => QkNorm::EachHead,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => QkNorm::EachHead,
+            Self::OlmoHybrid => QkNorm::AllHeads,
             _ => QkNorm::Nothing,
         }
     }
@@ -193,12 +197,14 @@ impl Family {
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
-        matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3) || !self.pre_norms()
+        let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
+        all || !self.pre_norms()
     }
 
     /// RMS norm of what attention and feed-forward part are given.
     pub(crate) fn pre_norms(self) -> bool {
-        !matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::Exaone4)
+        let olmo = matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::OlmoHybrid);
+        !olmo && self != Self::Exaone4
     }
 
     /// Rows see something besides keys.

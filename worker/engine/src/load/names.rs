@@ -5,7 +5,9 @@ mod recurrent;
 
 use std::collections::BTreeSet;
 
-pub(crate) use self::hybrids::{HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_QWEN3_NEXT, HF_QWEN35};
+pub(crate) use self::hybrids::{
+    HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_OLMO_HYBRID, HF_QWEN3_NEXT, HF_QWEN35,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.

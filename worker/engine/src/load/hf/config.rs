@@ -27,8 +27,8 @@ use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
 use crate::rope::Rope;
 
-/// Positions that one of Gemma 3's layers with a window turns by in so many radians.
-const GEMMA3_LOCAL_THETA: f64 = 1e4;
+/// The base of layers with a window in Gemma 3 and LFM3.
+const LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -273,8 +273,8 @@ impl Config {
         shape: &ModelShape,
     ) -> Result<(Found, Option<Rope>), RopeError> {
         let defaults = family.rope();
-        if matches!(family, Family::Gemma3 | Family::Olmo3) {
-            let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+        if matches!(family, Family::Gemma3 | Family::Olmo3 | Family::Lfm3) {
+            let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
             let both = rope::ropes_by_layer_type(&self.rope, shape, defaults, local_theta)?;
             return Ok((both.0, Some(both.1)));
         }
@@ -685,7 +685,7 @@ mod tests {
             let config = config(fields);
             let shape = config.shape(Family::Gemma3).unwrap();
             let defaults = Family::Gemma3.rope();
-            let local_theta = Some(GEMMA3_LOCAL_THETA);
+            let local_theta = Some(LOCAL_THETA);
             rope::ropes_by_layer_type(&config.rope, &shape, defaults, local_theta).ok()
         };
         let (found, local) = ropes(json!({})).unwrap();
@@ -803,7 +803,7 @@ mod tests {
             let ropes = |changes: Value| {
                 let config = config(changes);
                 let shape = config.shape(family).unwrap();
-                let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+                let local_theta = (family == Family::Gemma3).then_some(LOCAL_THETA);
                 rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta).ok()
             };
             let want = ropes(json!({ "rope_parameters": named }));

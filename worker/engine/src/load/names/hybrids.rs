@@ -1,7 +1,7 @@
 //! Names in models some of whose layers remember in a state, as transformers has them.
 
 use super::recurrent::{FirstPart, Rates, RecurrentNames};
-use super::{ExpertNames, HF, HF_EXPERTS, HF_GRANITE_MOE, Names};
+use super::{ExpertNames, HF, HF_EXPERTS, HF_GRANITE_MOE, HF_OLMO2, Names};
 use crate::load::decoder::Columns;
 
 /// The same in Qwen3-Next.
@@ -78,6 +78,17 @@ pub(crate) const HF_LFM2: Names = Names {
     ..HF
 };
 
+/// The same in LFM3.
+pub(crate) const HF_LFM3: Names = Names {
+    q_norm: HF.q_norm,
+    k_norm: HF.k_norm,
+    out: HF.out,
+    out_gate: "self_attn.gate_proj",
+    attn_post_norm: "post_operator_norm",
+    ffn_post_norm: "post_ffn_norm",
+    ..HF_LFM2
+};
+
 /// The same in Granite 4, where the feed-forward part is what experts share, if there are any.
 pub(crate) const HF_GRANITE4: Names = Names {
     gate_up: SHARED_UP,
@@ -115,4 +126,30 @@ pub(crate) const HF_BAMBA: Names = Names {
     down: "feed_forward.down_proj",
     recurrent: MAMBA,
     ..HF
+};
+
+/// The same in OLMo, where layers that are no attention have norms before their parts, and these
+/// have names of their own.
+pub(crate) const HF_OLMO_HYBRID: Names = Names {
+    attn_norm: "attention_layer_norm",
+    ffn_norm: "feedforward_layer_norm",
+    recurrent: RecurrentNames {
+        first: &[
+            FirstPart { name: "linear_attn.q_proj", columns: &[Columns::Keys], by_head: false },
+            FirstPart { name: "linear_attn.k_proj", columns: &[Columns::Keys], by_head: false },
+            FirstPart { name: "linear_attn.v_proj", columns: &[Columns::Values], by_head: false },
+            FirstPart { name: "linear_attn.g_proj", columns: &[Columns::Values], by_head: false },
+            FirstPart { name: "linear_attn.b_proj", columns: &[Columns::Heads], by_head: false },
+            FirstPart { name: "linear_attn.a_proj", columns: &[Columns::Heads], by_head: false },
+        ],
+        conv: &[
+            ("linear_attn.q_conv1d", Columns::Keys),
+            ("linear_attn.k_conv1d", Columns::Keys),
+            ("linear_attn.v_conv1d", Columns::Values),
+        ],
+        norm: "linear_attn.o_norm.weight",
+        out: "linear_attn.o_proj",
+        ..QWEN3_NEXT
+    },
+    ..HF_OLMO2
 };

@@ -23,7 +23,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
      GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
-     Lfm2MoeForCausalLM, BambaForCausalLM, and \
+     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, and \
      what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
      (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
      Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration, \
@@ -180,7 +180,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
 }
 
 /// Types, architectures and families of models some of whose layers remember in a state.
-const HYBRIDS: [(&str, &str, Family); 8] = [
+const HYBRIDS: [(&str, &str, Family); 10] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -188,7 +188,9 @@ const HYBRIDS: [(&str, &str, Family); 8] = [
     ("qwen3_5_moe", inside::QWEN35_MOE, Family::Qwen35Moe),
     ("lfm2", older::LFM2, Family::Lfm2),
     ("lfm2_moe", older::LFM2_MOE, Family::Lfm2Moe),
+    ("lfm3", inside::LFM3, Family::Lfm3),
     ("bamba", "BambaForCausalLM", Family::Bamba),
+    ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
 ];
 
 impl Family {
@@ -210,7 +212,7 @@ impl Family {
                 Self::MiniMaxM2 => 5e6,
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
-                Self::Lfm2 | Self::Lfm2Moe => 1e6,
+                Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => 1e6,
                 Self::Helium => 1e5,
                 Self::Apertus => 1.2e7,
                 _ => 1e4,
@@ -254,7 +256,8 @@ impl Family {
             Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
             Self::ExaoneMoe | Self::StableLm => Some(32),
             Self::Qwen3Next | Self::Qwen35Moe => Some(2),
-            Self::Qwen35 => Some(4),
+            Self::Qwen35 | Self::Lfm3 => Some(4),
+            Self::OlmoHybrid => None,
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba => Some(8),
         }
     }
@@ -264,7 +267,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Ministral3 => Some(128),
+            Self::Ministral3 | Self::Lfm3 => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
             Self::GptOss => Some(64),
@@ -282,7 +285,7 @@ impl Family {
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
-            Self::Lfm2 | Self::Lfm2Moe | Self::Bamba => 1e-5,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -295,7 +298,7 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
-        let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe);
+        let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
         ernie || gemma || cohere || latent || others || lfm
     }
 }

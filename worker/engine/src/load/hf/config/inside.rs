@@ -20,7 +20,8 @@ pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
 pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
 pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
-/// What stands inside of it.
+pub(super) const LFM3: &str = "Lfm3ForCausalLM";
+/// What stands inside of Qwen3.5 with experts.
 pub(super) const QWEN35_MOE_TEXT: &str = "Qwen3_5MoeForCausalLM";
 
 /// The fields of the text model in `config`, which may be the whole of it.
@@ -142,6 +143,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         }
         // All its layers have experts.
         "SolarOpenForCausalLM" | QWEN35_MOE | QWEN35_MOE_TEXT => json!({ "intermediate_size": 1 }),
+        LFM3 if !fields.contains_key("rope_parameters") => lfm3_rope(),
         "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
             "rope_scaling": {
                 "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
@@ -166,6 +168,18 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         }
         _ => Value::Null,
     }
+}
+
+/// What LFM3 turns by where a file says nothing.
+fn lfm3_rope() -> Value {
+    json!({
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+        },
+    })
 }
 
 /// What Ministral 3 and Mistral 4 turn by where a file says nothing.
@@ -272,5 +286,8 @@ mod tests {
         assert_eq!((&of_cwm["rope_type"], &of_cwm["factor"]), (&json!("llama3"), &json!(16.0)));
         assert_eq!(kind(json!({ "rope_scaling": { "factor": 2 } })), Some(json!({ "factor": 2 })));
         assert_eq!(kind(json!({ "rope_parameters": {} })), None);
+        let lfm3 = text_fields(json!({ "rope_parameters": null }), LFM3).unwrap();
+        let kind = &lfm3["rope_parameters"]["full_attention"]["rope_type"];
+        assert_eq!(kind, "proportional");
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct RecurrentFields {
     linear_key_head_dim: Option<u32>,
     linear_value_head_dim: Option<u32>,
     linear_conv_kernel_dim: Option<u32>,
+    /// States may turn over (OLMo).
+    linear_allow_neg_eigval: Option<bool>,
     /// What LFM2's convolutions see.
     #[serde(rename = "conv_L_cache")]
     conv_taps: Option<u32>,
@@ -46,15 +48,25 @@ pub(super) struct RecurrentFields {
     output_gate_type: Option<String>,
     block_use_swiglu: Option<bool>,
     use_pos_enc: Option<bool>,
+    use_sandwich_norm: Option<bool>,
+    /// LFM3.
+    use_attention_gate: Option<bool>,
 }
+
+/// Added to the mean square in the norm of OLMo's states, whatever its other norms have.
+const OLMO_STATE_EPS: f32 = 1e-5;
 
 impl Family {
     fn is_lfm(self) -> bool {
-        matches!(self, Self::Lfm2 | Self::Lfm2Moe)
+        matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3)
+    }
+
+    fn is_qwen(self) -> bool {
+        matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
     }
 
     fn is_delta(self) -> bool {
-        matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
+        self.is_qwen() || self == Self::OlmoHybrid
     }
 
     fn is_scan(self) -> bool {
@@ -74,14 +86,17 @@ impl Config {
         }
         let of = &self.recurrent;
         let is_biased = of.conv_bias.unwrap_or(false);
-        let norm_eps = self.norm_eps(family)?;
+        let norm_eps = match family {
+            Family::OlmoHybrid => OLMO_STATE_EPS,
+            family => self.norm_eps(family)?,
+        };
         let recurrents = if family.is_lfm() {
-            let taps = of.conv_taps.unwrap_or(3);
+            let taps = of.conv_taps.unwrap_or(if family == Family::Lfm3 { 7 } else { 3 });
             let (conv_bias, biases, rule) = (is_biased, is_biased, RuleShape::Gated);
             Recurrents { layers, taps, conv_bias, biases, norm_eps, rule }
         } else if family.is_delta() {
             let taps = of.linear_conv_kernel_dim.unwrap_or(4);
-            let (conv_bias, biases, rule) = (false, false, self.delta());
+            let (conv_bias, biases, rule) = (false, false, self.delta(family));
             Recurrents { layers, taps, conv_bias, biases, norm_eps, rule }
         } else {
             let taps = of.mamba_d_conv.unwrap_or(4);
@@ -103,7 +118,7 @@ impl Config {
                 Refusal::unless_within("layer_types count", types.len(), count, count)?;
                 types.iter().map(|name| is_recurrent(family, name)).collect()
             }
-            (family, None) if family.is_delta() => {
+            (family, None) if family.is_qwen() => {
                 let interval = of.full_attention_interval.unwrap_or(4);
                 let most = u32::MAX as usize;
                 Refusal::unless_within("full_attention_interval", interval, 1, most)?;
@@ -113,18 +128,50 @@ impl Config {
                 Some(some) => all_but(some),
                 None => vec![false; count],
             }),
+            (Family::Lfm3, None) => {
+                Ok((0..count).map(|idx| idx == 0 || !idx.is_multiple_of(2)).collect())
+            }
+            (Family::OlmoHybrid, None) => {
+                let is_attention =
+                    |layer: usize| layer.is_multiple_of(4) || (count < 4 && layer == count);
+                Ok((1..=count).map(|layer| !is_attention(layer)).collect())
+            }
             (_, None) => Err(Refusal::new("layer_types", "missing", "there, for every layer")),
         }
     }
 
-    fn delta(&self) -> RuleShape {
-        let of = &self.recurrent;
+    /// Per layer: whether it has a window (LFM3).
+    pub(super) fn lfm3_slides(&self) -> Vec<bool> {
+        let slides = |idx: usize| match &self.layer_types {
+            Some(types) => types.get(idx).is_some_and(|name| name == SLIDING),
+            None => idx > 0 && idx.is_multiple_of(4),
+        };
+        (0..self.num_hidden_layers as usize).map(slides).collect()
+    }
+
+    fn delta(&self, family: Family) -> RuleShape {
+        let (of, is_olmo) = (&self.recurrent, family == Family::OlmoHybrid);
+        let [key_heads, value_heads] = match is_olmo {
+            true => [self.num_attention_heads; 2],
+            false => [16, 32],
+        };
+        let key_heads = of.linear_num_key_heads.unwrap_or(key_heads);
+        let unsaid = match is_olmo {
+            // Cut off as in Python.
+            true => (0.75 * f64::from(self.hidden_size) / f64::from(key_heads)) as u32,
+            false => 128,
+        };
+        let key_dim = of.linear_key_head_dim.unwrap_or(unsaid);
+        let unsaid = if is_olmo { key_dim.saturating_mul(2) } else { 128 };
         RuleShape::Delta {
-            key_heads: of.linear_num_key_heads.unwrap_or(16),
-            value_heads: of.linear_num_value_heads.unwrap_or(32),
-            key_dim: of.linear_key_head_dim.unwrap_or(128),
-            value_dim: of.linear_value_head_dim.unwrap_or(128),
-            steps: 1.0,
+            key_heads,
+            value_heads: of.linear_num_value_heads.unwrap_or(value_heads),
+            key_dim,
+            value_dim: of.linear_value_head_dim.unwrap_or(unsaid),
+            steps: match is_olmo && of.linear_allow_neg_eigval.unwrap_or(true) {
+                true => 2.0,
+                false => 1.0,
+            },
         }
     }
 
@@ -178,7 +225,11 @@ impl Config {
 
     /// What multiplies what attention gives.
     pub(super) fn gate(&self, family: Family) -> Option<Gate> {
-        family.is_delta().then_some(Gate::Elements)
+        let of_heads = self.recurrent.use_attention_gate.unwrap_or(true);
+        match family {
+            Family::Lfm3 => of_heads.then_some(Gate::Heads),
+            family => family.is_qwen().then_some(Gate::Elements),
+        }
     }
 
     /// How wide LFM2's feed-forward parts are.
@@ -201,27 +252,32 @@ impl Config {
     /// What only models of these families say, and none says otherwise.
     pub(super) fn refuse_hybrids(&self, family: Family) -> Result<(), Refusal> {
         let of = &self.recurrent;
-        let (is_delta, is_lfm) = (family.is_delta(), family.is_lfm());
+        let (is_qwen, is_lfm) = (family.is_qwen(), family.is_lfm());
         for (field, is_its, given) in [
-            ("attn_output_gate", is_delta, of.attn_output_gate),
+            ("attn_output_gate", is_qwen, of.attn_output_gate),
             ("block_use_swiglu", is_lfm, of.block_use_swiglu),
             ("use_pos_enc", is_lfm, of.use_pos_enc),
+            ("use_sandwich_norm", family == Family::Lfm3, of.use_sandwich_norm),
         ] {
             if is_its && given == Some(false) {
                 return Err(Refusal::new(field, false, "true"));
             }
         }
-        match of.output_gate_type.as_deref().filter(|_| is_delta) {
+        match of.output_gate_type.as_deref().filter(|_| is_qwen) {
             None | Some("swish" | "silu") => Ok(()),
             Some(other) => Err(Refusal::new("output_gate_type", other, "swish")),
         }
     }
 }
 
-/// What a layer of such a type has.
+/// What layers with a window are called.
+const SLIDING: &str = "sliding_attention";
+
+/// Whether a layer of such a type has a state instead of keys.
 fn is_recurrent(family: Family, layer_type: &str) -> Result<bool, Refusal> {
     match layer_type {
         "full_attention" | "attention" => Ok(false),
+        SLIDING if family == Family::Lfm3 => Ok(false),
         "conv" if family.is_lfm() => Ok(true),
         "linear_attention" if family.is_delta() => Ok(true),
         "linear_attention" | "mamba" if family.is_scan() => Ok(true),
@@ -259,6 +315,15 @@ mod tests {
         for family in [Family::Qwen35Moe, Family::Granite4] {
             check(family, named.clone(), Some([false, true, false]));
         }
+        check(Family::OlmoHybrid, named.clone(), Some([false, true, false]));
+        check(Family::OlmoHybrid, json!({}), Some([true, true, false]));
+        check(Family::Lfm3, json!({}), Some([true, true, false]));
+        let windows = json!({ "layer_types": ["sliding_attention", "conv", "full_attention"] });
+        check(Family::Lfm3, windows.clone(), Some([false, true, false]));
+        let slides = |changes| with(changes).windows(Family::Lfm3, &[]).unwrap();
+        assert_eq!(slides(windows), [Some(256), None, None]);
+        let fifth = slides(json!({ "num_hidden_layers": 5, "sliding_window": 9 }));
+        assert_eq!(fifth, [None, None, None, None, Some(9)]);
         check(Family::Bamba, named, Some([true; 3]));
         let listed = json!({ "attn_layer_indices": [1] });
         check(Family::Bamba, listed, Some([true, false, true]));
@@ -308,6 +373,9 @@ mod tests {
         assert_eq!(refusal.field, "output_gate_type");
         let other = with(json!({ "use_pos_enc": false }));
         assert_eq!(other.refuse_hybrids(Family::Lfm2).unwrap_err().field, "use_pos_enc");
+        let other = with(json!({ "use_sandwich_norm": false }));
+        assert_eq!(other.refuse_hybrids(Family::Lfm3).unwrap_err().field, "use_sandwich_norm");
+        assert_eq!(other.refuse_hybrids(Family::Lfm2), Ok(()));
     }
 
     #[test]
@@ -323,6 +391,10 @@ mod tests {
             RuleShape::Delta { key_heads, value_heads, key_dim: dim, value_dim: dim, steps: 1.0 };
         check(Family::Qwen3Next, delta);
         check(Family::Lfm2, RuleShape::Gated);
+        // 0.75 * 32 / 4, twice that, and states that may turn over.
+        let (key_heads, value_heads, key_dim, value_dim) = (4, 4, 6, 12);
+        let delta = RuleShape::Delta { key_heads, value_heads, key_dim, value_dim, steps: 2.0 };
+        check(Family::OlmoHybrid, delta);
         check(
             Family::Bamba,
             RuleShape::Scan {
@@ -346,6 +418,29 @@ mod tests {
         check(json!([0.0, null]), [0.0, f32::INFINITY]);
         check(json!([0.25, { "__float__": "Infinity" }]), [0.25, f32::INFINITY]);
         check(json!([0, 0.5]), [0.0, 0.5]);
+    }
+
+    #[test]
+    fn attention_may_have_gates() {
+        let check = |family, changes: Value, want: Option<Gate>| {
+            assert_eq!(with(changes).gate(family), want, "{family:?}");
+        };
+        check(Family::Qwen35, json!({}), Some(Gate::Elements));
+        check(Family::Lfm3, json!({}), Some(Gate::Heads));
+        check(Family::Lfm3, json!({ "use_attention_gate": false }), None);
+        for family in [Family::Lfm2, Family::OlmoHybrid, Family::Llama] {
+            check(family, json!({}), None);
+        }
+    }
+
+    #[test]
+    fn olmo_says_whether_heads_turn() {
+        let turns = |changes: Value| with(changes).rotates(Family::OlmoHybrid).ok();
+        assert_eq!(turns(json!({})), None);
+        assert_eq!(turns(json!({ "rope_theta": 5e5 })), Some(vec![true; 3]));
+        assert_eq!(turns(json!({ "rope_parameters": { "rope_theta": 5e5 } })), Some(vec![true; 3]));
+        let none = json!({ "rope_parameters": { "rope_theta": null } });
+        assert_eq!(turns(none), Some(vec![false; 3]));
     }
 
     #[test]
