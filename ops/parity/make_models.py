@@ -268,7 +268,7 @@ DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=1
 # As many heads of keys as of values, convolutions of two inputs, and other layers.
 DELTA_ODD = dict(DELTA, num_hidden_layers=3, linear_num_value_heads=2, linear_conv_kernel_dim=2,
                  layer_types=['full_attention', 'linear_attention', 'linear_attention'])
-MAMBA = dict(mamba_n_heads=8, mamba_d_state=12, pad_token_id=0)
+MAMBA = dict(num_hidden_layers=3, mamba_n_heads=8, mamba_d_state=12, pad_token_id=0)
 MAMBA_LAYERS = dict(layer_types=['linear_attention', 'full_attention', 'linear_attention'])
 SHARED_MOE = dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)
 LFM3_ROPE = dict(sliding_attention=dict(rope_type='default', rope_theta=1e4),
@@ -284,15 +284,15 @@ MODELS.update({
                                              tie_word_embeddings=True)),
     'qwen35-moe': ('Qwen3_5MoeTextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
     'lfm2': ('Lfm2Config', dict(num_hidden_layers=4, full_attn_idxs=[1, 3], block_multiple_of=16)),
-    'lfm2-biases': ('Lfm2Config', dict(conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
-                                       block_auto_adjust_ff_dim=False,
-                                       layer_types=['conv', 'full_attention', 'conv'])),
+    'lfm2-biases': ('Lfm2Config', dict(
+        num_hidden_layers=3, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
+        block_auto_adjust_ff_dim=False, layer_types=['conv', 'full_attention', 'conv'])),
     'lfm2-moe': ('Lfm2MoeConfig', dict(
-        num_experts=6, num_dense_layers=1, routed_scaling_factor=1.5,
+        num_hidden_layers=3, num_experts=6, num_dense_layers=1, routed_scaling_factor=1.5,
         layer_types=['conv', 'full_attention', 'conv'], **MOE)),
     'lfm2-moe-plain': ('Lfm2MoeConfig', dict(
-        num_experts=6, num_dense_layers=1, use_expert_bias=False, norm_topk_prob=False,
-        layer_types=['full_attention', 'conv', 'conv'], **MOE)),
+        num_hidden_layers=3, num_experts=6, num_dense_layers=1, use_expert_bias=False,
+        norm_topk_prob=False, layer_types=['full_attention', 'conv', 'conv'], **MOE)),
     'granite4-mamba': ('GraniteMoeHybridConfig', dict(
         num_local_experts=0, shared_intermediate_size=80, mamba_n_groups=2,
         **MAMBA, **MAMBA_LAYERS, **GRANITE)),
@@ -463,7 +463,9 @@ class Cases:
 
 def hf_cases(cases, name):
     cases.folder(name, make(name))
-    if name in ('llama-gqa', 'qwen3'):
+    if name in ('lfm2', 'granite4-mamba'):
+        narrow_case(cases, name, torch.bfloat16)
+    if name in ('llama-gqa', 'qwen3', 'qwen3-next-odd'):
         for dtype in (torch.bfloat16, torch.float16):
             narrow_case(cases, name, dtype)
     if name == 'mistral':
@@ -477,7 +479,7 @@ def hf_cases(cases, name):
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
                 cases.folder(other, make(other))
-    if name == 'qwen3-moe':
+    if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe'):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
         four_bits(cases, name)
@@ -547,6 +549,8 @@ EIGHT_BITS = {
     'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
     'deepseek-v3': dict(quant_method='fp8', weight_block_size=[24, 40]),
+    # Which cuts heads of queries and their gates, and key heads with their values.
+    'qwen3-next': dict(quant_method='fp8', weight_block_size=[20, 40]),
     'qwen2': dict(quant_method='fp8', weight_block_size=None),
     'mistral4': dict(quant_method='fp8', weight_block_size=None, activation_scheme='static'),
     'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
@@ -570,8 +574,8 @@ def eight_bits(cases, name):
             tensors[f'{key}_activation_scale'] = torch.ones(len(scales))
             said[key] = tensors[key].float() * scales
             continue
-        if not key.endswith(('_proj.weight', '_mqa.weight', '.w1.weight', '.w2.weight',
-                             '.w3.weight')):
+        if not key.endswith(('_proj.weight', '_mqa.weight', '_qkvz.weight', '.w1.weight',
+                             '.w2.weight', '.w3.weight')):
             continue
         rows, columns = tensor.shape
         whole = [rows, columns]
@@ -791,8 +795,18 @@ def fixture_cases(cases):
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')
-    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
+    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside',
+                 'qwen35-inside'):
         cases.folder(name, make(name))
+    eight_bits(cases, 'qwen3-next')
+    narrow_case(cases, 'qwen35-moe', torch.float16)
+    narrow_case(cases, 'lfm2-biases', torch.float16)
+    narrow_case(cases, 'lfm2-moe', torch.bfloat16)
+    narrow_case(cases, 'granite4-mamba', torch.float16)
+    narrow_case(cases, 'granite4-moe', torch.bfloat16)
+    narrow_case(cases, 'bamba', torch.bfloat16)
+    narrow_case(cases, 'lfm3', torch.bfloat16)
+    narrow_case(cases, 'olmo-hybrid', torch.float16)
 
 
 def all_cases(cases, names):
