@@ -538,6 +538,8 @@ def stacked_experts(cases, name):
     model = make(name)
     model.save_pretrained(cases.out / path)
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop('lm_head.weight')
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
 
