@@ -110,7 +110,8 @@ impl Config {
     /// Per layer: whether it has no keys.
     fn recurrent_layers(&self, family: Family) -> Result<Vec<bool>, Refusal> {
         let (of, count) = (&self.recurrent, self.num_hidden_layers as usize);
-        let all_but = |some: &[usize]| (0..count).map(|idx| !some.contains(&idx)).collect();
+        let all_but =
+            |some: &[usize]| -> Vec<bool> { (0..count).map(|idx| !some.contains(&idx)).collect() };
         match (family, &self.layer_types) {
             // Its file may say it in other words, which its class does not read.
             (Family::Bamba, _) => Ok(all_but(of.attn_layer_indices.as_deref().unwrap_or_default())),
