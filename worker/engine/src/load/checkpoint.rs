@@ -290,7 +290,8 @@ impl Stored<'_> {
 
     /// Its share of the bytes.
     pub(crate) fn own_bytes(&self) -> u64 {
-        (self.bytes.len() * self.rows().0 / self.rows_of_file().max(1)) as u64
+        let all = self.bytes.len();
+        self.picked.map_or(all, |picked| all / picked.rows.max(1) * self.rows().0) as u64
     }
 
     /// Row `row` in half-split order, checked.

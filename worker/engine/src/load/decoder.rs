@@ -34,7 +34,7 @@ pub(crate) enum Family {
     Phi3,
     /// Granite 3.
     Granite,
-    /// Granite 4, where it has neither experts nor layers that are no attention.
+    /// Granite 4, with and without experts, and layers that are no attention.
     Granite4,
     SmolLm3,
     SeedOss,
@@ -111,6 +111,19 @@ pub(crate) enum Family {
     GptJ,
     /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
     Mistral4,
+    /// Qwen3 Next and Qwen3 Coder Next.
+    Qwen3Next,
+    /// Qwen3.5, of which what reads pictures is left out.
+    Qwen35,
+    /// The same with experts.
+    Qwen35Moe,
+    Lfm2,
+    /// LFM2 with experts.
+    Lfm2Moe,
+    Lfm3,
+    Bamba,
+    /// OLMo 2 with layers that are no attention, which have norms where most have them.
+    OlmoHybrid,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -154,6 +167,9 @@ impl Family {
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
             Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => QkNorm::EachHead,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => QkNorm::EachHead,
+            Self::OlmoHybrid => QkNorm::AllHeads,
             _ => QkNorm::Nothing,
         }
     }
@@ -181,12 +197,14 @@ impl Family {
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
-        matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3) || !self.pre_norms()
+        let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
+        all || !self.pre_norms()
     }
 
     /// RMS norm of what attention and feed-forward part are given.
     pub(crate) fn pre_norms(self) -> bool {
-        !matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::Exaone4)
+        let olmo = matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::OlmoHybrid);
+        !olmo && self != Self::Exaone4
     }
 
     /// Rows see something besides keys.

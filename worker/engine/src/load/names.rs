@@ -1,9 +1,13 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+mod hybrids;
 mod recurrent;
 
 use std::collections::BTreeSet;
 
+pub(crate) use self::hybrids::{
+    HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_OLMO_HYBRID, HF_QWEN3_NEXT, HF_QWEN35,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
@@ -211,10 +215,6 @@ pub(crate) const HF_HUNYUAN: Names = Names {
     },
     ..HF
 };
-
-/// The same where the feed-forward part is what experts would share.
-pub(crate) const HF_SHARED: Names =
-    Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
 
 /// The same in GLM 4.
 pub(crate) const HF_GLM4: Names =
