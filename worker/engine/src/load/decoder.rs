@@ -11,7 +11,7 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
-pub(crate) use self::recurrents::{Gate, Recurrents, RuleShape};
+pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
 use crate::rope::{Rope, Temperature};
 
@@ -317,6 +317,22 @@ impl Decoder {
             }
             None => Ok(self),
         }
+    }
+
+    /// Layer `idx` remembers in a state.
+    fn is_recurrent(&self, idx: usize) -> bool {
+        self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
+    }
+
+    /// Layer `idx` has norms before its parts. Where a family has none, it has in layers that
+    /// remember in a state.
+    pub(crate) fn pre_norms(&self, idx: usize) -> bool {
+        self.family.pre_norms() || self.is_recurrent(idx)
+    }
+
+    /// Layer `idx` has norms behind its parts.
+    pub(crate) fn post_norms(&self, idx: usize) -> bool {
+        self.family.post_norms() && (self.family.pre_norms() || !self.is_recurrent(idx))
     }
 
     /// One norm is of what attention and what the feed-forward part takes.

@@ -78,7 +78,7 @@ impl Assembler<'_, '_> {
             let part = PartNames {
                 gate: names.shared_gate,
                 up: names.shared_up,
-                gate_up: "",
+                gate_up: names.shared_gate_up,
                 down: names.shared_down,
                 other_down: names.shared_down,
                 norm: None,

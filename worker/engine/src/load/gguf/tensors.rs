@@ -40,6 +40,7 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
         order: None,
+        picked: None,
         laid: Laid::Rows,
         centre: None,
         bytes: tensor.bytes,
