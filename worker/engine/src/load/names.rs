@@ -1,9 +1,13 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+mod gguf_recurrent;
 mod recurrent;
 
 use std::collections::BTreeSet;
 
+pub(crate) use self::gguf_recurrent::{
+    GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
