@@ -200,3 +200,185 @@ impl Config<'_, '_> {
             .map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    const SHAPE: ModelShape = ModelShape {
+        vocab: 32,
+        layers: 4,
+        width: 32,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 48,
+        max_positions: 64,
+        recurrent_layers: 0,
+        state_bytes: 0,
+    };
+
+    /// What `read` makes of a file of five blocks, of which one belongs to no layer.
+    fn of<T>(
+        architecture: Architecture,
+        more: impl Fn(Writer, &str) -> Writer,
+        read: impl Fn(&Config<'_, '_>, &Keys<'_, '_>) -> Result<T, LoadError>,
+    ) -> Result<T, String> {
+        let name = architecture.name();
+        let file = Writer::new()
+            .u32(&format!("{name}.block_count"), 5)
+            .f32(&format!("{name}.attention.layer_norm_rms_epsilon"), 0.5);
+        let bytes = more(file, name).finish();
+        let gguf = Gguf::parse(&bytes).unwrap();
+        let config = Config { path: "file", gguf: &gguf };
+        read(&config, &Keys { gguf: &gguf, architecture }).map_err(|error| error.to_string())
+    }
+
+    fn recurrents(
+        architecture: Architecture,
+        more: impl Fn(Writer, &str) -> Writer,
+    ) -> Result<(Option<Recurrents>, [u64; 2]), String> {
+        let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+        of(architecture, more, |config, keys| {
+            let mut shape = SHAPE;
+            let made = config.recurrents(keys, (&mut shape, &none))?;
+            Ok((made, [shape.recurrent_layers.into(), shape.state_bytes]))
+        })
+    }
+
+    /// Six heads of two elements, by two heads of keys or groups of four elements.
+    fn ssm(file: Writer, name: &str) -> Writer {
+        let key = |key: &str| format!("{name}.ssm.{key}");
+        file.u32(&key("conv_kernel"), 3)
+            .u32(&key("inner_size"), 12)
+            .u32(&key("time_step_rank"), 6)
+            .u32(&key("group_count"), 2)
+            .u32(&key("state_size"), 4)
+    }
+
+    fn kv_heads_of(file: Writer, name: &str, counts: &[i32]) -> Writer {
+        file.i32s(&format!("{name}.attention.head_count_kv"), counts)
+    }
+
+    fn want(layers: [bool; 4], taps: u32, rule: RuleShape) -> Option<Recurrents> {
+        let layers = layers.to_vec();
+        Some(Recurrents { layers, taps, conv_bias: false, biases: false, norm_eps: 0.5, rule })
+    }
+
+    #[test]
+    fn delta_rules_are_told_by_intervals_or_layers() {
+        let rule = |tiled| RuleShape::Delta {
+            key_heads: 2,
+            value_heads: 6,
+            tiled,
+            key_dim: 4,
+            value_dim: 2,
+            steps: 1.0,
+        };
+        let bytes = |layers: u64| [layers, 4 * layers * (2 * (2 * 8 + 12) + 6 * 4 * 2)];
+        let usual = want([true, true, true, false], 3, rule(true));
+        for architecture in [Architecture::Qwen35, Architecture::Qwen35Moe] {
+            assert_eq!(recurrents(architecture, ssm), Ok((usual.clone(), bytes(3))));
+        }
+        let by_two = |file: Writer, name: &str| {
+            ssm(file, name).u32(&format!("{name}.full_attention_interval"), 2)
+        };
+        let half = want([true, false, true, false], 3, rule(false));
+        assert_eq!(recurrents(Architecture::Qwen3Next, by_two), Ok((half, bytes(2))));
+        let listed = |file: Writer, name: &str| {
+            ssm(file, name).i32s(&format!("{name}.attention.recurrent_layers"), &[0, 1, 0, 0, 0])
+        };
+        let one = want([false, true, false, false], 3, rule(false));
+        assert_eq!(recurrents(Architecture::Qwen3Next, listed), Ok((one, bytes(1))));
+        assert_eq!(recurrents(Architecture::Qwen3, ssm), Ok((None, [0; 2])));
+    }
+
+    #[test]
+    fn others_are_told_by_layers_without_keys() {
+        let lfm2 = |file: Writer, name: &str| {
+            kv_heads_of(file, name, &[0, 2, 0, 2]).u32(&format!("{name}.shortconv.l_cache"), 3)
+        };
+        let gated = want([true, false, true, false], 3, RuleShape::Gated);
+        let seen = recurrents(Architecture::Lfm2, lfm2);
+        assert_eq!(seen, Ok((gated, [2, 4 * 2 * 2 * 32])));
+        let granite = |file: Writer, name: &str| ssm(kv_heads_of(file, name, &[0, 0, 2, 0]), name);
+        let scan = RuleShape::Scan {
+            heads: 6,
+            head_dim: 2,
+            groups: 2,
+            state_dim: 4,
+            limits: [0.0, f32::INFINITY],
+            norm: true,
+        };
+        let scan = want([true, true, false, true], 3, scan);
+        let bytes = 4 * 3 * (2 * (12 + 2 * 8) + 6 * 2 * 4);
+        assert_eq!(recurrents(Architecture::GraniteHybrid, granite), Ok((scan, [3, bytes])));
+        let one_number =
+            |file: Writer, name: &str| file.u32(&format!("{name}.attention.head_count_kv"), 2);
+        assert_eq!(recurrents(Architecture::Lfm2Moe, one_number), Ok((None, [0; 2])));
+    }
+
+    #[test]
+    fn what_is_not_said_or_makes_no_sense_is_refused() {
+        let check = |architecture, more: &dyn Fn(Writer, &str) -> Writer, part: &str| {
+            let refused = recurrents(architecture, more).unwrap_err();
+            assert!(refused.contains(part), "{refused}");
+        };
+        check(Architecture::Qwen35, &|file, _| file, "qwen35.ssm.conv_kernel");
+        check(Architecture::Lfm2, &|file, name| kv_heads_of(file, name, &[0, 2]), "count = 2");
+        let all = |file: Writer, name: &str| {
+            kv_heads_of(file, name, &[0; 4]).u32(&format!("{name}.shortconv.l_cache"), 3)
+        };
+        check(Architecture::Lfm2, &all, "recurrent_layers = 4");
+        let odd = |file: Writer, name: &str| {
+            let key = |key: &str| format!("{name}.ssm.{key}");
+            let file = file.u32(&key("conv_kernel"), 3).u32(&key("group_count"), 2);
+            file.u32(&key("inner_size"), 13)
+                .u32(&key("time_step_rank"), 6)
+                .u32(&key("state_size"), 4)
+        };
+        check(Architecture::Qwen3Next, &odd, "ssm.inner_size = 13: must be a multiple of 6");
+        let never = |file: Writer, name: &str| {
+            ssm(file, name).u32(&format!("{name}.full_attention_interval"), 0)
+        };
+        check(Architecture::Qwen3Next, &never, "full_attention_interval = 0");
+        let part = |rotates: bool, rotary_dim: u32| {
+            of(
+                Architecture::GraniteHybrid,
+                |file, _| file,
+                |config, keys| config.refuse_part_of_halves(keys, (&[rotates], rotary_dim, 8)),
+            )
+        };
+        assert!(part(true, 4).unwrap_err().contains("rope.dimension_count = 4"));
+        assert_eq!([part(true, 8), part(false, 4)], [Ok(()), Ok(())]);
+    }
+
+    #[test]
+    fn kv_heads_are_those_of_attention() {
+        let seen = |architecture, counts: &[i32]| {
+            of(
+                architecture,
+                |file, name| kv_heads_of(file, name, counts),
+                |config, keys| kv_heads(keys).map_err(|err| config.malformed(err)),
+            )
+        };
+        assert_eq!(seen(Architecture::Lfm2, &[0, 2, 0, 2]), Ok(Some(2)));
+        assert_eq!(seen(Architecture::Llama, &[2, 2]), Ok(Some(2)));
+        for (architecture, counts) in
+            [(Architecture::Lfm2, [0, 2, 3]), (Architecture::Llama, [0, 2, 2])]
+        {
+            assert!(seen(architecture, &counts).unwrap_err().contains("the same integer"));
+        }
+        assert_eq!(seen(Architecture::Lfm2, &[0, 0]), Ok(Some(0)));
+        let windows = of_attention(vec![Some(9); 2], None);
+        assert_eq!(windows, [Some(9); 2]);
+        let some = want([true, false, false, true], 3, RuleShape::Gated);
+        assert_eq!(of_attention(vec![Some(9); 2], some.as_ref()), [None, Some(9)]);
+        assert_eq!([first_attention(None), first_attention(some.as_ref())], [0, 1]);
+    }
+}
