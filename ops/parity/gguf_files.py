@@ -80,8 +80,8 @@ POST_NORMS = {
 def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     """Writes `model` with matrices as `kind`; returns the state dict that the file holds.
 
-    What makes keys and values of a few numbers is in one tensor where it is `whole`, as it was at
-    first. With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of
+    What makes keys and values of a few numbers, or goes into Qwen3-Next's layers, is in one tensor
+    where it is `whole`, as it was at first. With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of
     queries and keys stand in halves then.
     """
     config = model.config
@@ -114,7 +114,7 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
         elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
             stored[key] = add_by_heads(writer, key, tensor, kind, config)
         elif gguf_hybrid.is_piece(key, config):
-            stored[key] = gguf_hybrid.add_tensor(writer, key, tensor, kind, config)
+            stored[key] = gguf_hybrid.add_tensor(writer, key, tensor, kind, config, whole)
         elif '.experts.' in key:
             stored[key] = add_experts(writer, key, tensor, kind)
         else:

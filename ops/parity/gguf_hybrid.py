@@ -58,6 +58,7 @@ def add_metadata(writer, config):
         if kind == 'lfm2_moe':
             writer.add_leading_dense_block_count(config.num_dense_layers)
             writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+            writer.add_expert_weights_scale(config.routed_scaling_factor)
         return
     writer.add_ssm_conv_kernel(config.mamba_d_conv)
     writer.add_ssm_state_size(config.mamba_d_state)
@@ -66,7 +67,11 @@ def add_metadata(writer, config):
     writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
     rotates = kind == 'bamba' or config.position_embedding_type == 'rope'
     writer.add_rope_scaling_finetuned(rotates)
-    if getattr(config, 'num_local_experts', 0):
+    if kind == 'bamba':
+        return
+    if not config.num_local_experts:  # what would be shared is all there is
+        writer.add_feed_forward_length(config.shared_intermediate_size)
+    else:
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
 
 
@@ -75,11 +80,17 @@ def is_piece(key, config):
     return is_hybrid(config) and key.split('.', 3)[-1].startswith(MODULES)
 
 
-def add_tensor(writer, key, tensor, kind, config):
-    """Adds what the converter makes of one tensor; returns what a reader of the file gets."""
+def add_tensor(writer, key, tensor, kind, config, whole):
+    """Adds what the converter makes of one tensor; returns what a reader of the file gets.
+
+    What goes into Qwen3-Next's layers is in one tensor where it is `whole`, as it was at first.
+    """
     _, _, layer, name = key.split('.', 3)
     data = tensor.float().numpy()
-    parts, again = pieces(name, data, config)
+    if whole and name == 'linear_attn.in_proj_qkvz.weight':
+        parts, again = [('ssm_in.weight', data)], lambda made: made[0]
+    else:
+        parts, again = pieces(name, data, config)
     made = [put(writer, f'blk.{layer}.{part}', np.ascontiguousarray(values), kind)
             for part, values in parts]
     return torch.from_numpy(np.ascontiguousarray(again(made).astype(np.float32)))

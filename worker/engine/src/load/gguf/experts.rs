@@ -240,11 +240,27 @@ mod tests {
         let dots = ManyExperts { scoring: Scoring::Sigmoid, ..want.clone() };
         assert_eq!(of(Architecture::Dots1, deepseek), dots);
         let layers = vec![true; 3];
-        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want };
+        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want.clone() };
         let shared = |file: Writer, name: &str| {
             file.u32(&format!("{name}.expert_shared_feed_forward_length"), 96)
         };
         assert_eq!(of(Architecture::HunYuanMoe, shared), hunyuan);
         assert_eq!(of(Architecture::HunYuanMoe, |file, _| file), hunyuan);
+        let qwen = ManyExperts { shared_gate: true, ..hunyuan.clone() };
+        assert_eq!(of(Architecture::Qwen3Next, shared), qwen);
+        assert_eq!(of(Architecture::Qwen35Moe, shared), qwen);
+        let granite = ManyExperts { ffn: 96, ..hunyuan.clone() };
+        assert_eq!(of(Architecture::GraniteHybrid, shared), granite);
+        let alone = ManyExperts { shared_ffn: None, ..granite };
+        assert_eq!(of(Architecture::GraniteHybrid, |file, _| file), alone);
+        let lfm2 = ManyExperts {
+            shared_ffn: None,
+            scoring: Scoring::Sigmoid,
+            layers: want.layers,
+            ..hunyuan
+        };
+        let leading =
+            |file: Writer, name: &str| file.u32(&format!("{name}.leading_dense_block_count"), 1);
+        assert_eq!(of(Architecture::Lfm2Moe, leading), lfm2);
     }
 }
