@@ -81,8 +81,8 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     """Writes `model` with matrices as `kind`; returns the state dict that the file holds.
 
     What makes keys and values of a few numbers, or goes into Qwen3-Next's layers, is in one tensor
-    where it is `whole`, as it was at first. With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of
-    queries and keys stand in halves then.
+    where it is `whole`, as it was at first. With `sections` it is a GLM 4 that sees pictures and
+    turns by several positions: rows of queries and keys stand in halves then.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
