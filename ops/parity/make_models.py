@@ -262,6 +262,68 @@ MODELS.update({
         LATENT, scale_depth=None, dim_model_base=None, scale_emb=2, mlp_bias=True,
         tie_word_embeddings=False)),
 })
+# Some of whose layers remember in a state instead of keys.
+DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=12,
+             linear_num_key_heads=2, linear_num_value_heads=4, pad_token_id=0)
+# As many heads of keys as of values, convolutions of two inputs, and other layers.
+DELTA_ODD = dict(DELTA, num_hidden_layers=3, linear_num_value_heads=2, linear_conv_kernel_dim=2,
+                 layer_types=['full_attention', 'linear_attention', 'linear_attention'])
+MAMBA = dict(mamba_n_heads=8, mamba_d_state=12, pad_token_id=0)
+MAMBA_LAYERS = dict(layer_types=['linear_attention', 'full_attention', 'linear_attention'])
+SHARED_MOE = dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)
+LFM3_ROPE = dict(sliding_attention=dict(rope_type='default', rope_theta=1e4),
+                 full_attention=dict(rope_type='proportional', rope_theta=1e6,
+                                     partial_rotary_factor=0.5))
+MODELS.update({
+    'qwen3-next': ('Qwen3NextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'qwen3-next-odd': ('Qwen3NextConfig', dict(
+        DELTA_ODD, head_dim=16, attention_bias=True, norm_topk_prob=False, mlp_only_layers=[1],
+        tie_word_embeddings=True, **SHARED_MOE)),
+    'qwen35': ('Qwen3_5TextConfig', dict(DELTA, head_dim=32)),
+    'qwen35-odd': ('Qwen3_5TextConfig', dict(DELTA_ODD, head_dim=16, attention_bias=True,
+                                             tie_word_embeddings=True)),
+    'qwen35-moe': ('Qwen3_5MoeTextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'lfm2': ('Lfm2Config', dict(num_hidden_layers=4, full_attn_idxs=[1, 3], block_multiple_of=16)),
+    'lfm2-biases': ('Lfm2Config', dict(conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
+                                       block_auto_adjust_ff_dim=False,
+                                       layer_types=['conv', 'full_attention', 'conv'])),
+    'lfm2-moe': ('Lfm2MoeConfig', dict(
+        num_experts=6, num_dense_layers=1, routed_scaling_factor=1.5,
+        layer_types=['conv', 'full_attention', 'conv'], **MOE)),
+    'lfm2-moe-plain': ('Lfm2MoeConfig', dict(
+        num_experts=6, num_dense_layers=1, use_expert_bias=False, norm_topk_prob=False,
+        layer_types=['full_attention', 'conv', 'conv'], **MOE)),
+    'granite4-mamba': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=0, shared_intermediate_size=80, mamba_n_groups=2,
+        **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'granite4-moe': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80,
+        intermediate_size=48, mamba_expand=3, mamba_conv_bias=False, mamba_proj_bias=True,
+        mamba_d_conv=3,
+        position_embedding_type='rope', attention_bias=True, time_step_limit=[0.3, 0.9],
+        tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'granite4-moe-whole': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80,
+        intermediate_size=48, tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'bamba': ('BambaConfig', dict(attn_layer_indices=[1], mamba_n_groups=2, **MAMBA)),
+    'bamba-whole': ('BambaConfig', dict(attn_layer_indices=[1], rope_parameters=dict(
+        rope_type='default', rope_theta=1e4, partial_rotary_factor=1.0), **MAMBA)),
+    'bamba-biases': ('BambaConfig', dict(
+        attn_layer_indices=[0, 2], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
+        mamba_conv_bias=False, mamba_expand=1, **MAMBA)),
+    'lfm3': ('Lfm3Config', dict(
+        head_dim=32, num_hidden_layers=5, sliding_window=9, pad_token_id=0,
+        rope_parameters=LFM3_ROPE)),
+    'lfm3-odd': ('Lfm3Config', dict(
+        head_dim=24, sliding_window=9, pad_token_id=0, attention_bias=True, conv_bias=True,
+        conv_L_cache=3, tie_word_embeddings=False,
+        layer_types=['sliding_attention', 'conv', 'full_attention'], rope_parameters=dict(
+            LFM3_ROPE, full_attention=dict(rope_type='default', rope_theta=1e5)))),
+    'olmo-hybrid': ('OlmoHybridConfig', dict(DELTA, num_key_value_heads=4, rms_norm_eps=1e-3)),
+    'olmo-hybrid-rotated': ('OlmoHybridConfig', dict(
+        DELTA_ODD, attention_bias=True, linear_allow_neg_eigval=False,
+        rope_parameters=dict(rope_type='default', rope_theta=1e4))),
+})
 VISION = dict(hidden_size=16, intermediate_size=16)
 QWEN_SEES = dict(depth=1, num_heads=2, patch_size=4, **VISION)
 QWEN_IDS = dict(image_token_id=150, video_token_id=151, vision_start_token_id=152,
@@ -297,6 +359,16 @@ INSIDE = {
         head_dim=16, rope_parameters=dict(mrope_interleaved=True, **MROPE)), dict(
         vision_config=dict(out_hidden_size=64, deepstack_visual_indexes=[0], **QWEN_SEES),
         **QWEN_IDS)),
+    'qwen35-inside': ('Qwen3_5Config', dict(
+        MODELS['qwen35'][1], rope_parameters=dict(
+            mrope_interleaved=True, partial_rotary_factor=0.5, **MROPE)), dict(
+        vision_config=dict(out_hidden_size=64, **QWEN_SEES), tie_word_embeddings=False,
+        **QWEN_IDS)),
+    'qwen35-moe-inside': ('Qwen3_5MoeConfig', dict(
+        MODELS['qwen35-moe'][1], rope_parameters=dict(
+            mrope_interleaved=True, partial_rotary_factor=0.5, **MROPE)), dict(
+        vision_config=dict(out_hidden_size=64, **QWEN_SEES), tie_word_embeddings=False,
+        **QWEN_IDS)),
 }
 GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
@@ -313,7 +385,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'mistral4', 'dots1-global']
+               'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
+               'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -339,17 +412,21 @@ def make(name):
     if config.model_type == 'mistral4':  # which no automatic class knows
         build = transformers.Mistral4ForCausalLM._from_config
     model = build(config, attn_implementation='eager')
-    adds_one = config.model_type.startswith(('gemma', 'nemotron'))  # to the weights of its norms
+    # To the weights of its norms.
+    adds_one = config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
     for key, parameter in model.named_parameters():
-        if parameter.dim() == 1:
-            centre = 1.0 if 'norm' in key and not adds_one else 0.0
+        if key.endswith('.A_log'):  # some heads forget fast and some slowly
+            parameter.data = torch.randn_like(parameter) - 1.0
+        elif parameter.dim() == 1:
+            is_one = 'norm' in key and (not adds_one or 'linear_attn.norm' in key)
+            centre = 1.0 if is_one or key.endswith('.D') else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
         elif key.endswith('e_score_correction_bias'):  # a row of them
             parameter.data = 0.1 * torch.randn_like(parameter)
         elif key.endswith('_proj_bias'):  # of experts: some go beyond what gates are clamped to
             parameter.data = 4.0 * torch.randn_like(parameter)
     for key, buffer in model.named_buffers():
-        if key.endswith('e_score_correction_bias'):
+        if key.endswith(('e_score_correction_bias', 'expert_bias')):
             buffer.data = 0.2 * torch.randn_like(buffer)
     return model.float().eval()
 
@@ -729,7 +806,7 @@ def all_cases(cases, names):
         if name in GGUF_MODELS:
             for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
                 gguf_case(cases, name, kind)
-                if name.startswith('deepseek'):
+                if name.startswith('deepseek') or name == 'qwen3-next':
                     gguf_case(cases, name, kind, whole=True)
 
 

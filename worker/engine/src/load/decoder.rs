@@ -34,7 +34,7 @@ pub(crate) enum Family {
     Phi3,
     /// Granite 3.
     Granite,
-    /// Granite 4, where it has neither experts nor layers that are no attention.
+    /// Granite 4, with and without experts, and layers that are no attention.
     Granite4,
     SmolLm3,
     SeedOss,
@@ -111,6 +111,16 @@ pub(crate) enum Family {
     GptJ,
     /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
     Mistral4,
+    /// Qwen3 Next and Qwen3 Coder Next.
+    Qwen3Next,
+    /// Qwen3.5, of which what reads pictures is left out.
+    Qwen35,
+    /// The same with experts.
+    Qwen35Moe,
+    Lfm2,
+    /// LFM2 with experts.
+    Lfm2Moe,
+    Bamba,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -154,6 +164,8 @@ impl Family {
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
             Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => QkNorm::EachHead,
+            Self::Lfm2 | Self::Lfm2Moe => QkNorm::EachHead,
             _ => QkNorm::Nothing,
         }
     }

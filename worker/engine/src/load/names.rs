@@ -1,13 +1,15 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
-mod gguf_recurrent;
+mod gguf_hybrids;
+mod hybrids;
 mod recurrent;
 
 use std::collections::BTreeSet;
 
-pub(crate) use self::gguf_recurrent::{
+pub(crate) use self::gguf_hybrids::{
     GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
 };
+pub(crate) use self::hybrids::{HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_QWEN3_NEXT, HF_QWEN35};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
@@ -215,10 +217,6 @@ pub(crate) const HF_HUNYUAN: Names = Names {
     },
     ..HF
 };
-
-/// The same where the feed-forward part is what experts would share.
-pub(crate) const HF_SHARED: Names =
-    Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
 
 /// The same in GLM 4.
 pub(crate) const HF_GLM4: Names =

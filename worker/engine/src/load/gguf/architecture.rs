@@ -205,12 +205,12 @@ impl Architecture {
             Self::Qwen2Vl => ("qwen2vl", Family::Qwen2, false),
             Self::Qwen3Vl => ("qwen3vl", Family::Qwen3, false),
             Self::Qwen3VlMoe => ("qwen3vlmoe", Family::Qwen3Moe, false),
-            Self::Qwen3Next => ("qwen3next", Family::Qwen3Moe, false),
-            Self::Qwen35 => ("qwen35", Family::Qwen3, false),
-            Self::Qwen35Moe => ("qwen35moe", Family::Qwen3Moe, false),
-            Self::Lfm2 => ("lfm2", Family::Qwen3, false),
-            Self::Lfm2Moe => ("lfm2moe", Family::Qwen3Moe, false),
-            Self::GraniteHybrid => ("granitehybrid", Family::Granite, true),
+            Self::Qwen3Next => ("qwen3next", Family::Qwen3Next, false),
+            Self::Qwen35 => ("qwen35", Family::Qwen35, false),
+            Self::Qwen35Moe => ("qwen35moe", Family::Qwen35Moe, false),
+            Self::Lfm2 => ("lfm2", Family::Lfm2, false),
+            Self::Lfm2Moe => ("lfm2moe", Family::Lfm2Moe, false),
+            Self::GraniteHybrid => ("granitehybrid", Family::Granite4, true),
         }
     }
 

@@ -9,6 +9,7 @@ mod latent;
 mod layers;
 mod older;
 mod quantized;
+mod recurrent;
 mod refused;
 mod scales;
 
@@ -114,6 +115,9 @@ struct Config {
     /// Which layers have experts (EXAONE).
     mlp_layer_types: Option<Vec<String>>,
     num_shared_experts: Option<u32>,
+    /// LFM2.
+    num_dense_layers: Option<usize>,
+    use_expert_bias: Option<bool>,
     /// The same of ERNIE, which has names of its own for all.
     moe_num_experts: Option<u32>,
     moe_k: Option<u32>,
@@ -146,6 +150,8 @@ struct Config {
     latent: latent::LatentFields,
     #[serde(flatten)]
     deepseek: deepseek::DeepSeekFields,
+    #[serde(flatten)]
+    recurrent: recurrent::RecurrentFields,
     #[serde(flatten)]
     rope: RopeFields,
 }
@@ -212,18 +218,15 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
         window_rope: window_rope.filter(|rope| *rope != found.rope),
-        norm_offset: match family {
-            Family::Gemma | Family::Gemma2 | Family::Gemma3 | Family::Nemotron => 1.0,
-            _ => 0.0,
-        },
+        norm_offset: family.norm_offset(),
         rope: found.rope,
         temperature: found.temperature,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
         biases: config.biases(family),
-        recurrent: None,
-        gate: None,
+        recurrent: config.recurrents(family).map_err(refused)?,
+        gate: config.gate(family),
         expert_groups: config.expert_groups(family, experts.as_ref()).map_err(refused)?,
         experts,
         latent: config.latents(family, &shape, order).map_err(refused)?,
@@ -297,7 +300,7 @@ impl Config {
             }
             None => self.hidden_size / heads,
         };
-        let shape = ModelShape {
+        let mut shape = ModelShape {
             vocab: self.vocab_size,
             layers: self.num_hidden_layers,
             width: self.hidden_size,
@@ -310,6 +313,7 @@ impl Config {
             head_dim,
             ffn: match family {
                 Family::Granite4 => self.shared_intermediate_size,
+                Family::Lfm2 => self.lfm2_ffn()?,
                 _ => self.intermediate_size,
             },
             max_positions: match family {
@@ -321,6 +325,11 @@ impl Config {
             state_bytes: 0,
         };
         shape.validate()?;
+        if let Some(recurrents) = self.recurrents(family)? {
+            shape.recurrent_layers = recurrents.count();
+            shape.state_bytes = recurrents.state_bytes(shape.width);
+            shape.validate()?;
+        }
         Ok(shape)
     }
 
@@ -490,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn granite_4_is_served_where_it_is_attention_alone() {
+    fn granite_4_may_be_attention_alone() {
         let granite = |changes: Value| {
             let mut all = json!({
                 "num_local_experts": 0, "layer_types": ["attention", "attention", "attention"],
@@ -500,19 +509,21 @@ mod tests {
             config(all)
         };
         let plain = granite(json!({}));
-        assert_eq!(plain.refuse_hybrids(Family::Granite4), Ok(()));
-        assert_eq!(plain.shape(Family::Granite4).unwrap().ffn, 20);
+        let shape = plain.shape(Family::Granite4).unwrap();
+        assert_eq!((shape.ffn, shape.recurrent_layers, shape.state_bytes), (20, 0, 0));
+        assert_eq!(plain.experts(Family::Granite4), Ok(None));
         assert_eq!(plain.rotates(Family::Granite4).unwrap(), [true; 3]);
         let still = granite(json!({ "position_embedding_type": "nope" }));
         assert_eq!(still.rotates(Family::Granite4).unwrap(), [false; 3]);
-        for (changes, field) in [
-            (json!({ "num_local_experts": 4 }), "num_local_experts"),
-            (json!({ "layer_types": ["attention", "mamba", "attention"] }), "layer_types"),
-            (json!({ "layer_types": null }), "layer_types count"),
-        ] {
-            let refusal = granite(changes).refuse_hybrids(Family::Granite4).unwrap_err();
-            assert_eq!(refusal.field, field);
-        }
+        let experts = granite(json!({ "num_local_experts": 4 })).experts(Family::Granite4);
+        assert_eq!(experts.unwrap().unwrap().shared_ffn, Some(20));
+        let mamba = json!({
+            "layer_types": ["attention", "mamba", "mamba"], "mamba_n_heads": 8,
+            "mamba_d_state": 16,
+        });
+        let shape = granite(mamba).shape(Family::Granite4).unwrap();
+        let states = 4 * 2 * (3 * (64 + 2 * 16) + 8 * 8 * 16);
+        assert_eq!((shape.recurrent_layers, shape.state_bytes), (2, states));
     }
 
     #[test]

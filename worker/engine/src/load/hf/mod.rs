@@ -60,7 +60,11 @@ pub(crate) fn load(
         Family::GptJ => &names::HF_GPTJ,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,
-        Family::Granite4 => &names::HF_SHARED,
+        Family::Granite4 => &names::HF_GRANITE4,
+        Family::Qwen3Next => &names::HF_QWEN3_NEXT,
+        Family::Qwen35 | Family::Qwen35Moe => &names::HF_QWEN35,
+        Family::Lfm2 | Family::Lfm2Moe => &names::HF_LFM2,
+        Family::Bamba => &names::HF_BAMBA,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,
         Family::GptOss => &names::HF_GPT_OSS,
@@ -90,6 +94,7 @@ fn lift_base(checkpoint: &mut Checkpoint<'_>) {
             ("layers.", "model.layers."),
             ("norm.", "model.norm."),
             ("final_layernorm.", "model.final_layernorm."), // Phi's
+            ("embedding_norm.", "model.embedding_norm."),   // LFM2's
         ]);
     }
 }

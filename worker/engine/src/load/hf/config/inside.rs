@@ -18,6 +18,10 @@ const PER_LAYER: [&str; 4] =
 pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
 pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
+pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
+pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
+/// What stands inside of it.
+pub(super) const QWEN35_MOE_TEXT: &str = "Qwen3_5MoeForCausalLM";
 
 /// The fields of the text model in `config`, which may be the whole of it.
 ///
@@ -30,7 +34,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     };
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
-        QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
+        QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
@@ -137,7 +141,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             all
         }
         // All its layers have experts.
-        "SolarOpenForCausalLM" => json!({ "intermediate_size": 1 }),
+        "SolarOpenForCausalLM" | QWEN35_MOE | QWEN35_MOE_TEXT => json!({ "intermediate_size": 1 }),
         "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
             "rope_scaling": {
                 "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
@@ -203,7 +207,9 @@ mod tests {
         let qwen = json!({ "hidden_size": 640, "num_key_value_heads": 8, "vision_config": null });
         check(QWEN2_5_VL, whole(text.clone()), qwen);
         check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
-        check(QWEN3_VL, whole(text), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        check(QWEN3_VL, whole(text.clone()), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        check(QWEN35, whole(text.clone()), json!({ "hidden_size": 640 }));
+        check(QWEN35_MOE, whole(text), json!({ "intermediate_size": 1, "hidden_size": 640 }));
         let named = json!({ "sliding_window": 9, "layer_types": ["full_attention"] });
         let fields = text_fields(whole(named.clone()), MISTRAL3).unwrap();
         assert_eq!(

@@ -63,6 +63,9 @@ impl Config {
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
+            Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
+            Family::Bamba => both(is_biased, mlp_bias),
             Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
@@ -187,6 +190,8 @@ impl Config {
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
             Family::Falcon | Family::GptJ | Family::Mistral4 => None,
+            Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
+            Family::Lfm2 | Family::Lfm2Moe | Family::Bamba => None,
         }
     }
 }
