@@ -716,6 +716,13 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    # Of which there is one of each kind, or one of each kind of feed-forward part.
+    MODELS['qwen35'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['lfm2-moe'][1]['layer_types'] = ['conv', 'full_attention']
+    MODELS['granite4-moe-whole'][1]['layer_types'] = ['linear_attention', 'full_attention']
 
 
 def narrow_case(cases, name, dtype):
@@ -794,6 +801,11 @@ def fixture_cases(cases):
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')
+    gguf_case(cases, 'qwen3-next', 'Q8_0')
+    gguf_case(cases, 'qwen3-next', 'Q4_0', whole=True)
+    gguf_case(cases, 'qwen35', 'Q8_0')
+    gguf_case(cases, 'lfm2-moe', 'Q8_0')
+    gguf_case(cases, 'granite4-moe-whole', 'Q8_0')
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
