@@ -159,7 +159,9 @@ pub(super) fn lay_recurrents(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>,
             if let Some(tensor) = checkpoint.tensors.get_mut(&format!("{prefix}.{part}"))
                 && tensor.laid == Laid::Rows
             {
-                tensor.shape = vec![tensor.shape.iter().product()];
+                let elements =
+                    tensor.shape.iter().fold(1_usize, |all, dim| all.saturating_mul(*dim));
+                tensor.shape = vec![elements];
             }
         }
     }
