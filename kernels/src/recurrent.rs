@@ -56,10 +56,13 @@ pub enum Rule {
 /// S ← α S;  S ← S + k ⊗ β (v - kᵀ S);  o = qᵀ S;  output RMSnorm(o) · silu(z).
 #[derive(Debug, Clone)]
 pub struct Delta {
-    /// Each serves `value_heads / key_heads` value heads that follow each other.
+    /// Each serves `value_heads / key_heads` value heads: see `tiled`.
     pub key_heads: usize,
     /// As many states.
     pub value_heads: usize,
+    /// Value heads go round the key heads, as llama.cpp has those of Qwen 3.5; else those of a key
+    /// head follow each other.
+    pub tiled: bool,
     /// Rows of a state.
     pub key_dim: usize,
     /// Its columns.
@@ -225,7 +228,10 @@ impl Delta {
 
     /// The key head of a value head.
     pub(crate) fn key_head(&self, head: usize) -> usize {
-        head / (self.value_heads / self.key_heads)
+        match self.tiled {
+            true => head % self.key_heads,
+            false => head / (self.value_heads / self.key_heads),
+        }
     }
 
     /// α and β of a value head for a token whose b and a these are.
@@ -269,4 +275,29 @@ impl Scan {
 /// log(1 + e^x).
 fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_heads_are_by_key_head_or_go_round() {
+        let numbers: Arc<[f32]> = [0.0; 6].into();
+        let delta = |tiled| Delta {
+            key_heads: 2,
+            value_heads: 6,
+            tiled,
+            key_dim: 4,
+            value_dim: 6,
+            rate: numbers.clone(),
+            shift: numbers.clone(),
+            steps: 1.0,
+            norm: numbers.clone(),
+            norm_eps: 0.0,
+        };
+        let of = |tiled| -> Vec<_> { (0..6).map(|head| delta(tiled).key_head(head)).collect() };
+        assert_eq!(of(false), [0, 0, 0, 1, 1, 1]);
+        assert_eq!(of(true), [0, 1, 0, 1, 0, 1]);
+    }
 }

@@ -302,7 +302,12 @@ MODELS.update({
         mamba_d_conv=3,
         position_embedding_type='rope', attention_bias=True, time_step_limit=[0.3, 0.9],
         tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'granite4-moe-whole': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80,
+        intermediate_size=48, tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
     'bamba': ('BambaConfig', dict(attn_layer_indices=[1], mamba_n_groups=2, **MAMBA)),
+    'bamba-whole': ('BambaConfig', dict(attn_layer_indices=[1], rope_parameters=dict(
+        rope_type='default', rope_theta=1e4, partial_rotary_factor=1.0), **MAMBA)),
     'bamba-biases': ('BambaConfig', dict(
         attn_layer_indices=[0, 2], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
         mamba_conv_bias=False, mamba_expand=1, **MAMBA)),
@@ -383,7 +388,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'mistral4', 'dots1-global']
+               'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
+               'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -719,6 +725,13 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    # Of which there is one of each kind, or one of each kind of feed-forward part.
+    MODELS['qwen35'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['lfm2-moe'][1]['layer_types'] = ['conv', 'full_attention']
+    MODELS['granite4-moe-whole'][1]['layer_types'] = ['linear_attention', 'full_attention']
 
 
 def narrow_case(cases, name, dtype):
@@ -797,6 +810,11 @@ def fixture_cases(cases):
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')
+    gguf_case(cases, 'qwen3-next', 'Q8_0')
+    gguf_case(cases, 'qwen3-next', 'Q4_0', whole=True)
+    gguf_case(cases, 'qwen35', 'Q8_0')
+    gguf_case(cases, 'lfm2-moe', 'Q8_0')
+    gguf_case(cases, 'granite4-moe-whole', 'Q8_0')
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside',
                  'qwen35-inside'):
         cases.folder(name, make(name))
@@ -819,7 +837,7 @@ def all_cases(cases, names):
         if name in GGUF_MODELS:
             for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
                 gguf_case(cases, name, kind)
-                if name.startswith('deepseek'):
+                if name.startswith('deepseek') or name == 'qwen3-next':
                     gguf_case(cases, name, kind, whole=True)
 
 

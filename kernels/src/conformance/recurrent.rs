@@ -50,7 +50,7 @@ pub(super) fn layers() -> Vec<(&'static str, Recurrent)> {
         ("gated, one tap", layer(1, 7, false, Rule::Gated)),
         ("delta", layer(4, 2 * 2 * 20 + 4 * 24, false, delta([2, 4], [20, 24], 1.0))),
         ("delta of 128", layer(4, 3 * 128, false, delta([1, 1], [128, 128], 1.0))),
-        ("delta that turns over", layer(2, 3 * 3 * 6, true, delta([3, 3], [6, 6], 2.0))),
+        ("delta that turns over", layer(2, 2 * 3 * 6 + 6 * 6, true, delta([3, 6], [6, 6], 2.0))),
         ("scan", layer(4, 6 * 10 + 2 * 2 * 12, true, scan([6, 2], [10, 12], Some(2)))),
         ("scan, one norm", layer(4, 2 * 64 + 2 * 128, true, scan([2, 1], [64, 128], Some(1)))),
         ("scan, no norm", layer(2, 4 * 17 + 2 * 4 * 9, false, scan([4, 4], [17, 9], None))),
@@ -65,6 +65,7 @@ fn delta(
     Delta {
         key_heads,
         value_heads,
+        tiled: steps == 2.0,
         key_dim,
         value_dim,
         rate: random.normals(value_heads).iter().map(|x| x.exp()).collect(),
@@ -150,7 +151,7 @@ fn delta_step(of: &Delta, (qkv, gates): (&[f64], &[f64]), state: &mut Vec<f64>) 
     };
     let mut out = Vec::new();
     for h in 0..heads {
-        let g = h / (heads / of.key_heads);
+        let g = if of.tiled { h % of.key_heads } else { h / (heads / of.key_heads) };
         let q = unit(&qkv[g * dk..][..dk]);
         let k = unit(&qkv[(of.key_heads + g) * dk..][..dk]);
         let v = &qkv[2 * of.key_heads * dk + h * dv..][..dv];

@@ -10,8 +10,9 @@ use aqueduct_worker::Worker;
 use tokio::sync::Mutex;
 
 use crate::batch::{Plan, Tokens};
+use crate::mixed_model::mixed;
 use crate::rig::{Carrier, cluster};
-use crate::tiny_model::{mixed, tiny};
+use crate::tiny_model::tiny;
 
 const REQUESTS: u64 = 30;
 

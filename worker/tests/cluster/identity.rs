@@ -9,8 +9,9 @@ use aqueduct_engine::Model;
 use aqueduct_kernels::{KvDtype, MemorySet};
 
 use crate::in_process::{Meeting, Trouble};
+use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
-use crate::tiny_model::{mixed, tiny};
+use crate::tiny_model::tiny;
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
     answer_of(&tiny(kv), count, carrier, job).await

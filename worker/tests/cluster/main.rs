@@ -10,6 +10,7 @@ mod garbage;
 mod identity;
 mod in_process;
 mod lost;
+mod mixed_model;
 mod refused;
 mod rig;
 mod scheduling;

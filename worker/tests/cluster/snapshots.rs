@@ -11,9 +11,10 @@ use aqueduct_engine::Model;
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
+use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
 use crate::shards::{How, assignment, in_turn};
-use crate::tiny_model::{mixed, tiny};
+use crate::tiny_model::tiny;
 
 const NAME: SnapshotKey = SnapshotKey([7; 32]);
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, Convolution, Delta, FeedForward, Gated, GroupNorm, KvDtype, LayerSpec,
-    LayerWeights, Linear, Matrix, MatrixData, Recurrent, Reference, Rule, Scan,
+    Activation, Backend, Convolution, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear,
+    Matrix, MatrixData, Recurrent, Reference, Rule,
 };
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
@@ -17,17 +17,6 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
 /// The same, computed by `backend`.
 pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     made(("tiny", 8), kv, backend, |_, _| None)
-}
-
-/// The same, of whose layers two have keys, and the others a state: of every rule one at least,
-/// also in the first and in the last layer.
-pub(crate) fn mixed(kv: KvDtype) -> Arc<Model> {
-    made(("mixed", 8), kv, Arc::new(Reference), |idx, weights| match idx % 4 {
-        0 => Some(weights.delta()),
-        2 => Some(weights.recurrent(3, 20, Rule::Gated)),
-        3 => Some(weights.scan()),
-        _ => None,
-    })
 }
 
 /// Elements of the state that [`hybrid`] has: two inputs of each channel.
@@ -41,7 +30,7 @@ pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
 }
 
 /// With layers that are recurrent where `recurrent` says so. One of the others has a gate then.
-fn made(
+pub(crate) fn made(
     (name, layers): (&str, u32),
     kv: KvDtype,
     backend: Arc<dyn Backend>,
@@ -118,7 +107,7 @@ fn made(
     Arc::new(Model::new(parts).unwrap())
 }
 
-struct Weights {
+pub(crate) struct Weights {
     backend: Arc<dyn Backend>,
     state: u64,
 }
@@ -130,38 +119,13 @@ impl Weights {
         self.backend.pack(matrix, None).unwrap()
     }
 
-    fn numbers(&mut self, count: usize) -> Arc<[f32]> {
+    pub(crate) fn numbers(&mut self, count: usize) -> Arc<[f32]> {
         (0..count).map(|_| self.next()).collect()
     }
 
-    fn recurrent(&mut self, taps: usize, channels: usize, rule: Rule) -> Recurrent {
+    pub(crate) fn recurrent(&mut self, taps: usize, channels: usize, rule: Rule) -> Recurrent {
         let (weights, bias) = (self.numbers(taps * channels), Some(self.numbers(channels)));
         Recurrent { conv: Convolution { taps, weights, bias }, rule }
-    }
-
-    fn delta(&mut self) -> Recurrent {
-        let (rate, shift) = (vec![0.5, 0.1, 1.0, 0.2].into(), self.numbers(4));
-        let delta = Delta {
-            key_heads: 2,
-            value_heads: 4,
-            key_dim: 5,
-            value_dim: 6,
-            rate,
-            shift,
-            steps: 1.0,
-            norm: vec![1.0; 6].into(),
-            norm_eps: 1e-6,
-        };
-        self.recurrent(4, delta.channels(), Rule::Delta(delta))
-    }
-
-    fn scan(&mut self) -> Recurrent {
-        let (rate, shift, skip) = (vec![0.3, 0.05].into(), self.numbers(2), self.numbers(2));
-        let norm = Some(GroupNorm { weights: vec![1.0; 14].into(), groups: 1, eps: 1e-6 });
-        let limits = [0.0, f32::INFINITY];
-        let (heads, head_dim, groups, state_dim) = (2, 7, 1, 3);
-        let scan = Scan { heads, head_dim, groups, state_dim, rate, shift, skip, limits, norm };
-        self.recurrent(2, scan.channels(), Rule::Scan(scan))
     }
 
     /// Uniform in [-1, 1).

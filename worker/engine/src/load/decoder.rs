@@ -338,7 +338,7 @@ impl Decoder {
     }
 
     /// Layer `idx` remembers in a state.
-    fn is_recurrent(&self, idx: usize) -> bool {
+    pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
         self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
     }
 

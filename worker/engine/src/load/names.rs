@@ -1,10 +1,14 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+mod gguf_hybrids;
 mod hybrids;
 mod recurrent;
 
 use std::collections::BTreeSet;
 
+pub(crate) use self::gguf_hybrids::{
+    GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
+};
 pub(crate) use self::hybrids::{
     HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_OLMO_HYBRID, HF_QWEN3_NEXT, HF_QWEN35,
 };

@@ -36,6 +36,7 @@ fn delta() -> Recurrent {
     let delta = Delta {
         key_heads: heads,
         value_heads: heads,
+        tiled: false,
         key_dim: 128,
         value_dim: 128,
         rate: ones(heads),

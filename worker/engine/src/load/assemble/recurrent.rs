@@ -64,12 +64,13 @@ impl Assembler<'_, '_> {
         let norm_eps = recurrents.norm_eps;
         Ok(match recurrents.rule {
             RuleShape::Gated => Rule::Gated,
-            RuleShape::Delta { key_heads, value_heads, key_dim, value_dim, steps } => {
+            RuleShape::Delta { key_heads, value_heads, tiled, key_dim, value_dim, steps } => {
                 let [key_heads, value_heads, key_dim, value_dim] =
                     [key_heads, value_heads, key_dim, value_dim].map(|count| count as usize);
                 Rule::Delta(Delta {
                     key_heads,
                     value_heads,
+                    tiled,
                     key_dim,
                     value_dim,
                     rate: self.rates(prefix, value_heads)?,

@@ -86,8 +86,9 @@ fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names
         (names.q_norm, q_normed),
         (names.k_norm, k_normed),
     ];
-    for (layer, (name, heads)) in (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
-    {
+    // Other layers may call something else by these names.
+    let layers = (0..shape.layers).filter(|&layer| !decoder.is_recurrent(layer as usize));
+    for (layer, (name, heads)) in layers.flat_map(|layer| heads_of.map(|of| (layer, of))) {
         let order = RowOrder::Heads(HeadRows {
             first: 0,
             rows: heads as usize * shape.head_dim as usize,

@@ -26,6 +26,8 @@ pub(crate) enum RuleShape {
     Delta {
         key_heads: u32,
         value_heads: u32,
+        /// They go round the key heads; else those of a key head follow each other.
+        tiled: bool,
         key_dim: u32,
         value_dim: u32,
         steps: f32,
@@ -136,7 +138,7 @@ impl RuleShape {
         };
         let (heads, shared) = match self {
             Self::Gated => return Ok(self),
-            Self::Delta { key_heads, value_heads, key_dim, value_dim, steps } => {
+            Self::Delta { key_heads, value_heads, key_dim, value_dim, steps, .. } => {
                 within(&[
                     ("recurrent key heads", key_heads),
                     ("recurrent value heads", value_heads),
@@ -193,8 +195,14 @@ impl Recurrents {
 mod tests {
     use super::*;
 
-    const DELTA: RuleShape =
-        RuleShape::Delta { key_heads: 2, value_heads: 4, key_dim: 8, value_dim: 16, steps: 1.0 };
+    const DELTA: RuleShape = RuleShape::Delta {
+        key_heads: 2,
+        value_heads: 4,
+        tiled: false,
+        key_dim: 8,
+        value_dim: 16,
+        steps: 1.0,
+    };
     const SCAN: RuleShape = RuleShape::Scan {
         heads: 4,
         head_dim: 8,
@@ -235,6 +243,7 @@ mod tests {
         let delta = |key_heads, steps| RuleShape::Delta {
             key_heads,
             value_heads: 4,
+            tiled: true,
             key_dim: 8,
             value_dim: 16,
             steps,

@@ -51,6 +51,9 @@ impl Config<'_, '_> {
             | Architecture::Qwen2Vl
             | Architecture::Qwen3Vl
             | Architecture::Qwen3VlMoe
+            | Architecture::Qwen3Next
+            | Architecture::Qwen35
+            | Architecture::Qwen35Moe
             | Architecture::Dots1
             | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
             _ => return Ok(vec![window; shape.layers as usize]),
@@ -95,7 +98,7 @@ impl Config<'_, '_> {
         windows: &[Option<u32>],
     ) -> Result<Vec<bool>, LoadError> {
         Ok(match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {
+            Architecture::Granite | Architecture::GraniteMoe | Architecture::GraniteHybrid => {
                 // Its switch, whatever the key is called.
                 let switch = keys.get("rope.scaling.finetuned", Field::bool);
                 let switch = switch.map_err(|err| self.malformed(err))?;

@@ -54,7 +54,7 @@ impl Config<'_, '_> {
     ) -> Result<Scales, LoadError> {
         let mut usual = Scales::usual(shape.head_dim);
         match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {}
+            Architecture::Granite | Architecture::GraniteMoe | Architecture::GraniteHybrid => {}
             // Its first files do not say what its later ones do.
             Architecture::MiniCpm => usual = latent::minicpm_scales(shape),
             // The largest have fewer elements in a head than their widths would give them.

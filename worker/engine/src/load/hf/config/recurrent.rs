@@ -167,6 +167,7 @@ impl Config {
         RuleShape::Delta {
             key_heads,
             value_heads: of.linear_num_value_heads.unwrap_or(value_heads),
+            tiled: false,
             key_dim,
             value_dim: of.linear_value_head_dim.unwrap_or(unsaid),
             steps: match is_olmo && of.linear_allow_neg_eigval.unwrap_or(true) {
@@ -387,14 +388,20 @@ mod tests {
             let recurrents = with(changes).recurrents(family).unwrap().unwrap();
             assert_eq!(recurrents.rule, want, "{family:?}");
         };
-        let (key_heads, value_heads, dim) = (16, 32, 128);
-        let delta =
-            RuleShape::Delta { key_heads, value_heads, key_dim: dim, value_dim: dim, steps: 1.0 };
+        let delta = RuleShape::Delta {
+            key_heads: 16,
+            value_heads: 32,
+            tiled: false,
+            key_dim: 128,
+            value_dim: 128,
+            steps: 1.0,
+        };
         check(Family::Qwen3Next, delta);
         check(Family::Lfm2, RuleShape::Gated);
         // 0.75 * 32 / 4, twice that, and states that may turn over.
         let (key_heads, value_heads, key_dim, value_dim) = (4, 4, 6, 12);
-        let delta = RuleShape::Delta { key_heads, value_heads, key_dim, value_dim, steps: 2.0 };
+        let (tiled, steps) = (false, 2.0);
+        let delta = RuleShape::Delta { key_heads, value_heads, tiled, key_dim, value_dim, steps };
         check(Family::OlmoHybrid, delta);
         check(
             Family::Bamba,
