@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 pub use self::error::BackendError;
 pub use self::mixer::MixerOps;
+pub(crate) use self::mixer::recur_on_host;
 pub use self::selection::{Choice, Selected, SelectionOps};
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};

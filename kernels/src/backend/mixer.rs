@@ -29,10 +29,7 @@ pub trait MixerOps: LayerOps {
         columns: &Rows,
         state: Array<f32>,
     ) -> Result<Recurred, BackendError> {
-        shapes::recurring(recurrent, columns, &state)?;
-        columns.array().host()?;
-        state.host()?;
-        Ok(recur(recurrent, columns, state))
+        recur_on_host(recurrent, columns, state)
     }
 
     /// The same where each row is a block of its own, with a state of its own.
@@ -62,4 +59,16 @@ pub trait MixerOps: LayerOps {
         attention.array().host()?;
         Ok(gate(&gates, attention))
     }
+}
+
+/// What [`MixerOps::recur`] is where a backend does no better.
+pub(crate) fn recur_on_host(
+    recurrent: &Recurrent,
+    columns: &Rows,
+    state: Array<f32>,
+) -> Result<Recurred, BackendError> {
+    shapes::recurring(recurrent, columns, &state)?;
+    columns.array().host()?;
+    state.host()?;
+    Ok(recur(recurrent, columns, state))
 }
