@@ -37,7 +37,7 @@ struct Recurrence {
     u32 taps, channels;
     u32 columns, outputs; // of a row
     u32 inputs, z, gates; // where a row has what is convolved, z, and b and a or dt
-    u32 heads, groups;    // heads that follow each other share q and k
+    u32 heads, groups;    // heads that share q and k follow each other,
     u32 state_rows, state_cols;
     u32 padded_rows, padded_cols; // the same in `convolved`; zeros beyond
     u32 q, k, v;          // their first channels
@@ -45,7 +45,7 @@ struct Recurrence {
     f32 eps;
     f32 least, most;      // SCAN: of a step; DELTA: `most` is what sigmoid is multiplied by
     u32 code;             // what `broken` becomes
-    u32 unused;
+    u32 tiled;            // or they are `groups` apart
 };
 
 constexpr u32 GATED = 0;
@@ -53,6 +53,11 @@ constexpr u32 DELTA = 1;
 constexpr u32 SCAN = 2;
 
 DEVICE Sequence sequence_of(const Recurrence& p, u32 i) { return p.many ? p.many[i] : p.one; }
+
+// Whose q and k a head takes.
+DEVICE u32 group_of(const Recurrence& p, u32 head) {
+    return p.tiled ? head % p.groups : head / (p.heads / p.groups);
+}
 
 DEVICE u32 width_of(const Recurrence& p) {
     return 2 * p.groups * p.padded_rows + p.heads * p.padded_cols;

@@ -21,7 +21,7 @@ template <u32 ROWS>
 DEVICE void begin_tile(const Recurrence& p, u64 token, u32 count, f32* to) {
     constexpr u32 CHUNKS = STRIDE<ROWS> / 4, KEYS_AT = ROWS / 4, VALUES_AT = ROWS / 2;
     constexpr u32 STEPS_AT = CHUNKS - 1;
-    u32 head = block_y(), group = head / (p.heads / p.groups), width = width_of(p);
+    u32 head = block_y(), group = group_of(p, head), width = width_of(p);
     u32 values = 2 * p.groups * ROWS + head * p.padded_cols + block_x() * COLUMNS;
     for (u32 i = thread_index(); i < count * CHUNKS; i += WALKERS) {
         u32 t = i / CHUNKS, chunk = i % CHUNKS;

@@ -49,6 +49,7 @@ fn delta(taps: usize, [key_heads, value_heads]: [usize; 2], dims: [usize; 2]) ->
     let delta = Delta {
         key_heads,
         value_heads,
+        tiled: false,
         key_dim,
         value_dim,
         rate: above_zero(value_heads, 3),

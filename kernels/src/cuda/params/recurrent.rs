@@ -52,7 +52,7 @@ pub(crate) struct Recurrence {
     pub(crate) least: f32,
     pub(crate) most: f32,
     pub(crate) code: u32,
-    pub(crate) unused: u32,
+    pub(crate) tiled: u32,
 }
 
 #[repr(C)]

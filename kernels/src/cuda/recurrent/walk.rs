@@ -180,6 +180,7 @@ fn of_delta(delta: &Delta, common: Recurrence) -> Recurrence {
         gates: b.start as u32,
         heads: delta.value_heads as u32,
         groups: delta.key_heads as u32,
+        tiled: delta.tiled.into(),
         state_rows: delta.key_dim as u32,
         state_cols: delta.value_dim as u32,
         q: 0,
