@@ -730,8 +730,9 @@ def shrink():
         'linear_attention', 'full_attention'])
     MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
-    MODELS['lfm2-moe'][1]['layer_types'] = ['conv', 'full_attention']
-    MODELS['granite4-moe-whole'][1]['layer_types'] = ['linear_attention', 'full_attention']
+    MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
+    MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
 
 
 def narrow_case(cases, name, dtype):
