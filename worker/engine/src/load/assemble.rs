@@ -98,6 +98,14 @@ struct Stacked<'n> {
     norm: Option<&'n str>,
 }
 
+impl Stacked<'_> {
+    /// Full names of the parts' tensors, with their rows.
+    fn named(&self, prefix: &str, suffix: &str) -> Vec<(String, usize)> {
+        let name = |(part, rows): &(&str, usize)| (format!("{prefix}.{part}.{suffix}"), *rows);
+        self.parts.iter().map(name).collect()
+    }
+}
+
 struct Assembler<'a, 'r> {
     sources: &'a Sources<'a>,
     options: &'a LoadOptions,
@@ -216,17 +224,25 @@ impl<'a, 'r> Assembler<'a, 'r> {
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {
-        let Stacked { parts, inputs, bias, norm } = stacked;
-        let named = |suffix: &str| -> Vec<(String, usize)> {
-            parts.iter().map(|(part, rows)| (format!("{prefix}.{part}.{suffix}"), *rows)).collect()
-        };
+        let held = self.held(&stacked.named(prefix, "weight"));
+        self.linear_held(prefix, stacked, held)
+    }
+
+    fn linear_held(
+        &mut self,
+        prefix: &str,
+        stacked: Stacked<'_>,
+        held: Held,
+    ) -> Result<Linear, LoadError> {
+        let Stacked { inputs, bias, norm, .. } = stacked;
         let biases = match bias {
-            true => Some(self.stack(&named("bias"), &[], Stored::f32)?.concat()),
+            true => Some(self.stack(&stacked.named(prefix, "bias"), &[], Stored::f32)?.concat()),
             false => None,
         };
         let norm = norm.map(|norm| format!("{prefix}.{norm}"));
-        let shift = self.behind_norm(norm.as_deref(), &named("weight"), inputs)?;
-        self.matrix(&named("weight"), inputs, layer_norms::sum(biases, shift))
+        let weights = stacked.named(prefix, "weight");
+        let shift = self.behind_norm(norm.as_deref(), &weights, inputs)?;
+        self.matrix_held(held, &weights, inputs, layer_norms::sum(biases, shift))
     }
 
     /// Rows of all the tensors named in `parts`, one after the other.
@@ -236,10 +252,15 @@ impl<'a, 'r> Assembler<'a, 'r> {
         inputs: usize,
         bias: Option<Vec<f32>>,
     ) -> Result<Linear, LoadError> {
+        self.matrix_held(self.held(parts), parts, inputs, bias)
+    }
+
+    /// How these are held together.
+    fn held<'n>(&self, parts: impl IntoIterator<Item = &'n (String, usize)>) -> Held {
         let tensors = &self.sources.checkpoint.tensors;
-        let encodings: Vec<_> = parts.iter().map(|(name, _)| tensors.get(name)?.encoding).collect();
-        let held = self.options.weights.held(self.options.kv, &encodings);
-        self.matrix_held(held, parts, inputs, bias)
+        let encoding = |(name, _): &(String, usize)| tensors.get(name)?.encoding;
+        let encodings: Vec<_> = parts.into_iter().map(encoding).collect();
+        self.options.weights.held(self.options.kv, &encodings)
     }
 
     fn matrix_held(

@@ -8,7 +8,7 @@ use super::mixer::Mixer;
 use super::{Assembler, Sources, Stacked};
 use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, Laid, RowOrder, Stored};
-use crate::load::decoder::{Decoder, Recurrents, RuleShape};
+use crate::load::decoder::{Columns, Decoder, Recurrents, RuleShape};
 use crate::load::names::{FirstPart, Names, Rates};
 
 impl Assembler<'_, '_> {
@@ -26,7 +26,11 @@ impl Assembler<'_, '_> {
         let parts: Vec<_> = of.first.iter().map(|part| (part.name, rows_of(part))).collect();
         let (inputs, bias) = (width as usize, recurrents.biases);
         let first = Stacked { parts: &parts, inputs, bias, norm: Some(names.attn_norm) };
-        let qkv = self.linear(prefix, first)?;
+        // Files keep the few rows of decays and steps in more bits than the others. All are held as
+        // most of them are: in f32 the whole would be four times as large for these.
+        let (named, total) = (first.named(prefix, "weight"), rule.count(Columns::All, width));
+        let held = self.held(named.iter().filter(|(_, rows)| rows * 16 >= total));
+        let qkv = self.linear_held(prefix, first, held)?;
         let conv = self.convolution(prefix, recurrents)?;
         let rule = self.rule(prefix, recurrents)?;
         let (parts, inputs) = (&[(of.out, inputs)], recurrents.rule.outputs(width));
