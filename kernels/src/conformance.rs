@@ -122,6 +122,7 @@ macro_rules! conformance_checks {
             recurrent::rules_follow_the_definition,
             recurrent::a_cut_changes_no_bit,
             recurrent::rows_recur_as_they_do_alone,
+            recurrent::a_broken_state_is_refused,
             recurrent::gates_and_first_products_match,
             refusals::wrong_shapes_are_named,
             refusals::foreign_weights_are_refused,

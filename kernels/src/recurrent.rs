@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::array::Array;
+use crate::backend::BackendError;
+use crate::shapes;
 use crate::tensor::Rows;
 
 /// What a recurrent layer does between its first product and `out`.
@@ -133,6 +135,14 @@ pub struct Recurred {
 }
 
 impl Recurrent {
+    /// Checks counts against each other.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`]: what is 0, or does not fit.
+    pub fn validate(&self) -> Result<(), BackendError> {
+        shapes::recurrent(self)
+    }
+
     /// Inputs of the convolution.
     pub fn channels(&self) -> usize {
         self.conv.weights.len() / self.conv.taps.max(1)
@@ -267,7 +277,10 @@ impl Scan {
     /// The decay of a head and Δ, for a token whose dt this is.
     pub(crate) fn decay_and_step(&self, head: usize, dt: f32) -> [f32; 2] {
         let [least, most] = self.limits.map(f64::from);
-        let step = softplus(f64::from(dt) + f64::from(self.shift[head])).max(least).min(most);
+        let step = softplus(f64::from(dt) + f64::from(self.shift[head]));
+        // `clamp` panics where limits cross, and `max` would make a number of NaN.
+        let step = if step < least { least } else { step };
+        let step = if step > most { most } else { step };
         [(-f64::from(self.rate[head]) * step).exp() as f32, step as f32]
     }
 }

@@ -5,7 +5,7 @@
 
 mod mixer;
 
-pub(crate) use self::mixer::{gating, mixing, recurring};
+pub(crate) use self::mixer::{gating, mixing, recurrent, recurring};
 use crate::backend::{BackendError, Queries, Scope};
 use crate::experts::Groups;
 use crate::fold::Node;

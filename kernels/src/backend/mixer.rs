@@ -40,6 +40,7 @@ pub trait MixerOps: LayerOps {
         states: Vec<Array<f32>>,
     ) -> Vec<Result<Recurred, BackendError>> {
         let row = |(i, state)| {
+            shapes::at_most("recur", "states", i + 1, columns.rows())?;
             columns.array().host()?;
             self.recur(recurrent, &columns.part(i..i + 1), state)
         };
@@ -70,5 +71,7 @@ pub(crate) fn recur_on_host(
     shapes::recurring(recurrent, columns, &state)?;
     columns.array().host()?;
     state.host()?;
-    Ok(recur(recurrent, columns, state))
+    let recurred = recur(recurrent, columns, state);
+    shapes::finite("recur", "a state", &recurred.state)?;
+    Ok(recurred)
 }

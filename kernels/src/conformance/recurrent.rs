@@ -221,14 +221,15 @@ pub fn rules_follow_the_definition(backend: &dyn Backend) {
     }
 }
 
-/// No bit tells where a sequence was cut.
+/// No bit tells where a sequence was cut, in pieces of any size.
 pub fn a_cut_changes_no_bit(backend: &dyn Backend) {
+    const TOKENS: usize = 150;
     for (name, layer) in layers() {
-        let x = rows(42, 45, layer.columns());
+        let x = rows(42, TOKENS, layer.columns());
         let whole = run(backend, &layer, &x, Array::default());
-        for cuts in [vec![1], vec![2, 3, 4, 5], vec![20, 44], vec![16, 32], vec![33]] {
+        for cuts in [vec![1], vec![2, 3, 4, 5], vec![20, 44], vec![16, 32, 64], vec![70]] {
             let (mut first, mut state, mut outputs) = (0, Array::default(), Vec::new());
-            for end in cuts.iter().copied().chain([45]) {
+            for end in cuts.iter().copied().chain([TOKENS]) {
                 let part = run(backend, &layer, &x.some(first..end), state);
                 (first, state) = (end, part.state);
                 outputs.extend_from_slice(part.output.data());
@@ -263,6 +264,44 @@ pub fn rows_recur_as_they_do_alone(backend: &dyn Backend) {
         let together = backend.recur_each(&layer, &x, states);
         assert!(together[1].is_err(), "{name}: no such state");
         assert_eq!(together[2].as_ref().ok(), Some(&alone[2]), "{name}");
+    }
+}
+
+/// What is not a number, or overflows, is refused where it comes about or where it is read; it makes
+/// no plausible rows.
+pub fn a_broken_state_is_refused(backend: &dyn Backend) {
+    for (name, layer) in layers() {
+        let (x, len) = (rows(50, 3, layer.columns()), layer.state_len());
+        if len == 0 {
+            continue;
+        }
+        for (at, value) in [(0, f32::NAN), (len - 1, f32::INFINITY)] {
+            let mut state = vec![0.5; len];
+            state[at] = value;
+            let recurred = backend.recur(&layer, &x.some(0..1), state.into());
+            let read = recurred.and_then(|recurred| {
+                recurred.state.host()?;
+                recurred.output.array().host().map(<[f32]>::to_vec)
+            });
+            let is_told = |output: &[f32]| output.iter().any(|x| !x.is_finite());
+            assert!(read.as_deref().map_or(true, is_told), "{name}: {read:?}");
+        }
+    }
+    let deltas = layers().into_iter().filter(|(_, layer)| matches!(layer.rule, Rule::Delta(_)));
+    for (name, layer) in deltas {
+        // Keys and queries whose squares are beyond f32.
+        let mut x = rows(51, 2, layer.columns());
+        x.row_mut(0).iter_mut().for_each(|x| *x *= 1e25);
+        let recurred = backend.recur(&layer, &x, Array::default());
+        let read = recurred.and_then(|recurred| {
+            recurred.output.array().host()?;
+            Ok(recurred.output.row(0).to_vec())
+        });
+        let Ok(row) = read else { continue };
+        if row.iter().all(|x| x.is_finite()) {
+            let (want, _) = defined(&layer, &x);
+            close(&format!("{name}, huge"), &row, &want[0], SUMS).unwrap();
+        }
     }
 }
 

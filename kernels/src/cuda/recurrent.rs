@@ -60,6 +60,7 @@ impl MixerOps for Cuda {
     ) -> Vec<Result<Recurred, BackendError>> {
         let Some(plan) = Plan::of(recurrent) else {
             let on_host = |(i, state)| {
+                shapes::at_most("recur", "states", i + 1, columns.rows())?;
                 columns.array().host()?;
                 recur_on_host(recurrent, &columns.part(i..i + 1), state)
             };
@@ -75,10 +76,13 @@ impl MixerOps for Cuda {
         };
         let begun: Vec<_> = states.into_iter().enumerate().map(begin).collect();
         let sequences: Vec<_> = begun.iter().flatten().map(Begun::sequence).collect();
-        let ran = plan.run(self, recurrent, 1, &sequences);
+        let together = plan.run(self, recurrent, 1, &sequences);
         let ended = |begun: Result<Begun, BackendError>| {
             let begun = begun?;
-            ran.clone()?;
+            if together.is_err() {
+                // There is too little room for all at once, perhaps; nothing has begun.
+                plan.run(self, recurrent, 1, &[begun.sequence()])?;
+            }
             self.shared.done(begun.into_recurred(1))
         };
         begun.into_iter().map(ended).collect()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{ModelShape, Refusal, TokenId};
+use aqueduct_core::{ModelShape, Refusal, TokenId, limits};
 use aqueduct_kernels::pool::{PAGE_CELLS, page_bytes};
 use aqueduct_kernels::{
     Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear,
@@ -110,6 +110,19 @@ impl Model {
         same("final_norm", parts.final_norm.len(), shape.width)?;
         let recurrent = || parts.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
         same("recurrent_layers", recurrent().count(), shape.recurrent_layers)?;
+        for (idx, layer) in parts.layers.iter().enumerate() {
+            let Some(recurrent) = &layer.recurrent else { continue };
+            let field = |name: &str| format!("layers[{idx}].{name}");
+            let unfit = |error: BackendError| {
+                Refusal::new(field("recurrent"), error, "counts that fit together")
+            };
+            recurrent.validate().map_err(unfit)?;
+            let (columns, outputs) = (recurrent.columns() as u32, recurrent.outputs() as u32);
+            same(&field("qkv.outputs"), layer.qkv.outputs, columns)?;
+            same(&field("out.inputs"), layer.out.inputs, outputs)?;
+            let (len, most) = (recurrent.state_len() as u64, limits::STATE_LEN_MAX.into());
+            Refusal::unless_within(&field("state"), len, 0, most)?;
+        }
         let states: usize = recurrent().map(|recurrent| recurrent.state_len()).sum();
         let state_bytes = (states * size_of::<f32>()) as u64;
         Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;

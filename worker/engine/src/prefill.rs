@@ -196,11 +196,15 @@ impl<'a> Step<'a> {
         let columns = beside(port, || backend.mix(layer, &x))?;
         let mut memory = port.take(idx)?;
         let state = std::mem::take(&mut Arc::make_mut(&mut memory).state);
-        let recurred = beside(port, || backend.recur(recurrent, &columns, state))?;
+        let recurred = beside(port, || {
+            let recurred = backend.recur(recurrent, &columns, state)?;
+            Ok::<_, EngineError>((recurred.state, recurred.output.of_last(self.outputs(want))?))
+        });
+        drop(columns); // large, and of no use to what follows
+        let (state, output) = recurred?;
         let set = Arc::make_mut(&mut memory);
-        (set.state, set.end) = (recurred.state, self.end());
+        (set.state, set.end) = (state, self.end());
         port.give(idx, memory)?;
-        let output = recurred.output.of_last(self.outputs(want))?;
         beside(port, || self.finish(layer, x, output))
     }
 

@@ -40,9 +40,7 @@ pub(super) fn convolve(
     place.crew.map(tasks, |(block, first, to): (&Block, usize, &mut [f32])| {
         place.isa.run(Convolve { recurrent, inputs, block, columns, first, to });
     });
-    for block in blocks {
-        remember(recurrent, inputs, block);
-    }
+    place.crew.map(blocks.iter_mut().collect(), |block| remember(recurrent, inputs, block));
     convolved
 }
 
@@ -86,14 +84,14 @@ impl<'a> Inputs<'a> {
 }
 
 /// The last inputs of a block become the first elements of its state.
-fn remember(recurrent: &Recurrent, inputs: Inputs<'_>, block: &mut Block) {
-    let (taps, channels) = (recurrent.conv.taps, inputs.channels);
-    let Some(last) = block.rows.clone().next_back() else { return };
-    let kept: Vec<f32> = (0..taps - 1)
-        .rev()
-        .flat_map(|age| inputs.before((last, age), block, taps).iter().copied())
-        .collect();
-    block.state[..(taps - 1) * channels].copy_from_slice(&kept);
+fn remember(recurrent: &Recurrent, inputs: Inputs<'_>, Block { rows, state }: &mut Block) {
+    let (kept, channels) = (recurrent.conv.taps - 1, inputs.channels);
+    let new = rows.len().min(kept);
+    let last = &mut state[..kept * channels];
+    last.copy_within(new * channels.., 0);
+    for (row, to) in (rows.end - new..).zip(last[(kept - new) * channels..].chunks_mut(channels)) {
+        to.copy_from_slice(inputs.row(row));
+    }
 }
 
 struct Convolve<'a> {
@@ -174,7 +172,13 @@ fn norm_keys<S: Simd>(simd: S, delta: &Delta, row: &mut [f32]) {
         }
         let is_query = idx < delta.key_heads;
         let factor = if is_query { 1.0 / (delta.key_dim as f32).sqrt() } else { 1.0 };
-        let scale = simd.splat(factor / (sum(squares) + Delta::EPS).sqrt());
+        let total = sum(squares);
+        // Of squares beyond f32 zeros would come, which nobody could tell from good ones.
+        let scale = match total.is_finite() {
+            true => factor / (total + Delta::EPS).sqrt(),
+            false => f32::NAN,
+        };
+        let scale = simd.splat(scale);
         for part in head.chunks_mut(LANES) {
             store_front(load_front(simd, part) * scale, part);
         }

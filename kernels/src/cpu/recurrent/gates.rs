@@ -2,6 +2,7 @@
 
 use super::super::gemm::{Place, norm_row};
 use super::super::simd::{Kernel, LANES, Simd, load_front, store_front};
+use super::walk::span;
 use super::{Block, silu};
 use crate::recurrent::{Recurrent, Rule};
 use crate::tensor::Rows;
@@ -32,9 +33,13 @@ pub(super) fn output_of(
     type Task<'t> = (&'t Block, &'t [f32], usize, &'t mut [f32]);
     place.crew.map(tasks, |(block, walked, first, to): Task<'_>| {
         for (t, to) in (first..).zip(to.chunks_exact_mut(cols)) {
+            let (rows, span) = (block.rows.len(), span(states, block.rows.len()));
             for (head, to) in to.chunks_exact_mut(states.cols).enumerate() {
-                let at = (head * block.rows.len() + t) * states.cols;
-                to.copy_from_slice(&walked[at..at + states.cols]);
+                let mut at = head * rows * states.cols;
+                for to in to.chunks_mut(span) {
+                    to.copy_from_slice(&walked[at + t * to.len()..][..to.len()]);
+                    at += rows * to.len();
+                }
             }
             let columns = columns.row(block.rows.start + t);
             place.isa.run(Finish { recurrent, columns, to });

@@ -1,10 +1,11 @@
 //! Recurrent layers: rows one after the other, heads and columns of states beside each other.
 //!
-//! A column of a state depends on no other column, so a task walks a head's state sixteen columns
-//! at a time through all rows of a block: these columns stay in the first level cache (8 KiB where
-//! keys have 128 elements) and one pass over them does a row. It is 4 operations an element, which
-//! is 2 to 5 in 100 of what the products around it cost; the chunked form of the same rule
-//! (Yang et al. 2024) needs more of them and rounds by where chunks begin.
+//! A column of a state depends on no other column. So a task has a head's state, or sixteen columns
+//! of it where rows are many, and walks it sixteen columns at a time through all rows of a block:
+//! these stay in the first level cache (8 KiB where keys have 128 elements), and one pass over them
+//! does a row. It is 4 operations an element, which is 2 to 5 in 100 of what the products around it
+//! cost; the chunked form of the same rule (Yang et al. 2024) needs more of them and rounds by
+//! where chunks begin.
 
 mod convolve;
 mod gates;
@@ -55,7 +56,7 @@ pub(super) fn recur(
 ) -> Result<Recurred, BackendError> {
     shapes::recurring(recurrent, columns, &state)?;
     let block = Block { rows: 0..columns.rows(), state: begun(recurrent, state) };
-    Ok(all(place, recurrent, columns, vec![block]).remove(0))
+    all(place, recurrent, columns, vec![block]).remove(0)
 }
 
 /// See [`crate::MixerOps::recur_each`].
@@ -69,11 +70,14 @@ pub(super) fn recur_each(
     let fit = columns.rows() == states.len() && states.iter().all(is_good);
     let states = states.into_iter().enumerate();
     if !fit {
-        let alone = |(i, state)| recur(place, recurrent, &columns.some(i..i + 1), state);
+        let alone = |(i, state)| {
+            shapes::at_most("recur", "states", i + 1, columns.rows())?;
+            recur(place, recurrent, &columns.some(i..i + 1), state)
+        };
         return states.map(alone).collect();
     }
     let block = |(i, state)| Block { rows: i..i + 1, state: begun(recurrent, state) };
-    all(place, recurrent, columns, states.map(block).collect()).into_iter().map(Ok).collect()
+    all(place, recurrent, columns, states.map(block).collect())
 }
 
 /// A state to be gone on from.
@@ -90,17 +94,19 @@ fn all(
     recurrent: &Recurrent,
     columns: &Rows,
     mut blocks: Vec<Block>,
-) -> Vec<Recurred> {
+) -> Vec<Result<Recurred, BackendError>> {
     let convolved = convolve(place, recurrent, columns, &mut blocks);
-    let walked = walk(place, recurrent, (columns, &convolved), &mut blocks);
+    let (walked, good) = walk(place, recurrent, (columns, &convolved), &mut blocks);
     let output = output_of(place, recurrent, columns, (convolved, walked, &blocks));
-    if blocks.len() == 1 {
-        let state = blocks.remove(0).state.into();
-        return vec![Recurred { output, state }];
-    }
-    let of_block =
-        |Block { rows, state }: Block| Recurred { output: output.some(rows), state: state.into() };
-    blocks.into_iter().map(of_block).collect()
+    let outputs = match blocks.len() {
+        1 => vec![output],
+        _ => blocks.iter().map(|block| output.some(block.rows.clone())).collect(),
+    };
+    let of_block = |((block, output), good): ((Block, Rows), bool)| match good {
+        true => Ok(Recurred { output, state: block.state.into() }),
+        false => Err(BackendError::NotFinite { op: "recur", what: "a state" }),
+    };
+    blocks.into_iter().zip(outputs).zip(good).map(of_block).collect()
 }
 
 /// See [`crate::MixerOps::gate`].

@@ -1,7 +1,7 @@
 //! States, through the rows of their blocks.
 
 use super::super::gemm::Place;
-use super::super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
+use super::super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front, sum};
 use super::Block;
 use crate::recurrent::{Recurrent, Rule, States};
 use crate::tensor::Rows;
@@ -9,50 +9,104 @@ use crate::tensor::Rows;
 /// Sums of a product with a state: enough that each waits for none.
 const SUMS: usize = 4;
 
-/// What heads read of their states: for each block `[heads, rows, cols]`, one after the other.
-/// Nothing where the rule has no states.
+/// Blocks of so many rows have a task for each sixteen columns of a head, others for each head.
+const MANY: usize = 64;
+
+/// Columns of a head of `states` that a task has in a block of `rows` rows.
+pub(super) fn span(states: States, rows: usize) -> usize {
+    if rows < MANY { states.cols } else { LANES.min(states.cols) }
+}
+
+/// What heads read of their states: for each block, one after the other, and each head
+/// `[spans][rows, span]`, of [`span`] columns or what is left of them. Nothing where the rule has
+/// no states. And for each block whether its state is finite.
 pub(super) fn walk(
     place: Place<'_>,
     recurrent: &Recurrent,
     (columns, convolved): (&Rows, &[f32]),
     blocks: &mut [Block],
-) -> Vec<f32> {
-    let Some(states) = recurrent.rule.states() else { return Vec::new() };
+) -> (Vec<f32>, Vec<bool>) {
     let (channels, inputs) = (recurrent.channels(), recurrent.inputs_len());
-    let of_row = states.heads * states.cols;
-    let mut walked = vec![0.0; columns.rows() * of_row];
+    let are_finite = |values: &[f32]| values.iter().all(|x| x.is_finite());
+    let mut good: Vec<_> = blocks.iter().map(|block| are_finite(&block.state[..inputs])).collect();
+    let Some(states) = recurrent.rule.states() else { return (Vec::new(), good) };
+    let steps = steps(place, recurrent, states, columns);
+    let mut walked = vec![0.0; columns.rows() * states.heads * states.cols];
     let (mut rest, mut tasks) = (&mut *walked, Vec::new());
-    for block in blocks {
+    for (idx, block) in blocks.iter_mut().enumerate() {
         let rows = block.rows.clone();
-        let to;
-        (to, rest) = rest.split_at_mut(rows.len() * of_row);
-        if rows.is_empty() {
-            continue;
-        }
+        let span = span(states, rows.len());
         let heads = block.state[inputs..].chunks_exact_mut(states.rows * states.cols);
-        let outputs = to.chunks_exact_mut(rows.len() * states.cols);
-        for (head, (state, to)) in heads.zip(outputs).enumerate() {
-            let convolved = &convolved[rows.start * channels..rows.end * channels];
-            let columns = &columns.data()[rows.start * columns.cols()..rows.end * columns.cols()];
-            tasks.push(Walk { recurrent, states, head, convolved, columns, state, to });
+        for (head, state) in heads.enumerate() {
+            let steps = &steps[head][rows.clone()];
+            let mut rests: Vec<&mut [f32]> = state.chunks_exact_mut(states.cols).collect();
+            for first in (0..states.cols).step_by(span) {
+                let width = span.min(states.cols - first);
+                let to;
+                (to, rest) = rest.split_at_mut(rows.len() * width);
+                let state = rests.iter_mut().map(|row| cut(row, width)).collect();
+                let convolved = &convolved[rows.start * channels..rows.end * channels];
+                let head = Head { recurrent, states, head, first };
+                tasks.push((idx, Walk { of: head, convolved, steps, state, to }));
+            }
         }
     }
-    place.crew.map(tasks, |walk| place.isa.run(walk));
-    walked
+    let walk = |(idx, walk)| (idx, place.isa.run(walk));
+    for (idx, is_good) in place.crew.map(tasks, walk) {
+        good[idx] &= is_good;
+    }
+    (walked, good)
 }
 
-/// A head's state through the rows of a block.
-struct Walk<'a> {
+/// The first `width` elements; `row` is what is behind them.
+fn cut<'a>(row: &mut &'a mut [f32], width: usize) -> &'a mut [f32] {
+    let (here, later) = std::mem::take(row).split_at_mut(width);
+    *row = later;
+    here
+}
+
+/// Decay and step of every head and row.
+fn steps(
+    place: Place<'_>,
+    recurrent: &Recurrent,
+    states: States,
+    columns: &Rows,
+) -> Vec<Vec<[f32; 2]>> {
+    let rows = || (0..columns.rows()).map(|t| columns.row(t));
+    place.crew.map((0..states.heads).collect(), |head| match &recurrent.rule {
+        Rule::Gated => Vec::new(),
+        Rule::Delta(delta) => {
+            let [_, b, a] = delta.gates();
+            let gates = |row: &[f32]| [row[b.start + head], row[a.start + head]];
+            rows().map(|row| delta.decay_and_step(head, gates(row))).collect()
+        }
+        Rule::Scan(scan) => {
+            let at = scan.steps().start + head;
+            rows().map(|row| scan.decay_and_step(head, row[at])).collect()
+        }
+    })
+}
+
+/// Some columns of a head.
+#[derive(Clone, Copy)]
+struct Head<'a> {
     recurrent: &'a Recurrent,
     states: States,
     head: usize,
+    /// The first of them.
+    first: usize,
+}
+
+/// Some columns of a head's state through the rows of a block.
+struct Walk<'a> {
+    of: Head<'a>,
     /// `[rows, channels]`.
     convolved: &'a [f32],
-    /// `[rows, columns]`.
-    columns: &'a [f32],
-    /// `[rows, cols]`.
-    state: &'a mut [f32],
-    /// `[rows of the block, cols]`.
+    /// `[rows]`: decay and step.
+    steps: &'a [[f32; 2]],
+    /// These columns of each row of the state.
+    state: Vec<&'a mut [f32]>,
+    /// `[rows of the block, columns]`.
     to: &'a mut [f32],
 }
 
@@ -64,72 +118,59 @@ struct Parts {
     v: usize,
 }
 
-impl Walk<'_> {
-    fn parts(&self) -> Parts {
+impl Head<'_> {
+    fn parts(self) -> Parts {
         let States { rows, cols, .. } = self.states;
         match &self.recurrent.rule {
             Rule::Gated => Parts { q: 0, k: 0, v: 0 },
             Rule::Delta(delta) => {
                 let q = delta.key_head(self.head) * rows;
-                Parts { q, k: delta.keys() + q, v: 2 * delta.keys() + self.head * cols }
+                let v = 2 * delta.keys() + self.head * cols + self.first;
+                Parts { q, k: delta.keys() + q, v }
             }
             Rule::Scan(scan) => {
                 let k = scan.outputs() + scan.group(self.head) * rows;
-                Parts { q: k + scan.groups * rows, k, v: self.head * cols }
-            }
-        }
-    }
-
-    /// Decay and step of every row.
-    fn steps(&self) -> Vec<[f32; 2]> {
-        let (head, width) = (self.head, self.recurrent.columns());
-        let rows = self.columns.chunks_exact(width);
-        match &self.recurrent.rule {
-            Rule::Gated => Vec::new(),
-            Rule::Delta(delta) => {
-                let [_, b, a] = delta.gates();
-                let gates = |row: &[f32]| [row[b.start + head], row[a.start + head]];
-                rows.map(|row| delta.decay_and_step(head, gates(row))).collect()
-            }
-            Rule::Scan(scan) => {
-                let at = scan.steps().start + head;
-                rows.map(|row| scan.decay_and_step(head, row[at])).collect()
+                Parts { q: k + scan.groups * rows, k, v: self.head * cols + self.first }
             }
         }
     }
 }
 
 impl Kernel for Walk<'_> {
-    type Out = ();
+    /// Whether the state is finite behind the rows.
+    type Out = bool;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let (parts, steps) = (self.parts(), self.steps());
-        let channels = self.recurrent.channels();
-        let States { rows, cols, .. } = self.states;
-        let mut tile = vec![[0.0; LANES]; rows];
+    fn run<S: Simd>(self, simd: S) -> bool {
+        let Self { of, convolved, steps, mut state, to } = self;
+        let (parts, channels) = (of.parts(), of.recurrent.channels());
+        let cols = state.first().map_or(0, |row| row.len());
+        let mut tile = vec![[0.0; LANES]; state.len()];
+        let mut nothing = simd.splat(0.0); // times a number that is not finite it is NaN
         for first in (0..cols).step_by(LANES) {
             let width = LANES.min(cols - first);
-            for (lanes, row) in tile.iter_mut().zip(self.state.chunks_exact(cols)) {
+            for (lanes, row) in tile.iter_mut().zip(&state) {
                 lanes[..width].copy_from_slice(&row[first..first + width]);
             }
-            let at = At { convolved: self.convolved, channels, parts, first, width };
-            let to = self.to.chunks_exact_mut(cols).map(|row| &mut row[first..first + width]);
-            match &self.recurrent.rule {
+            let at = At { convolved, channels, parts, first, width };
+            let to = to.chunks_exact_mut(cols).map(|row| &mut row[first..first + width]);
+            match &of.recurrent.rule {
                 Rule::Gated => {}
-                Rule::Delta(_) => delta(simd, &mut tile, (at, &steps), to),
+                Rule::Delta(_) => delta(simd, &mut tile, (at, steps), to),
                 Rule::Scan(rule) => {
-                    scan(simd, &mut tile, (at, &steps, rule.skip[self.head]), to);
+                    scan(simd, &mut tile, (at, steps, rule.skip[of.head]), to);
                 }
             }
-            for (lanes, row) in tile.iter().zip(self.state.chunks_exact_mut(cols)) {
+            for (lanes, row) in tile.iter().zip(&mut state) {
+                nothing = simd.load(lanes).fma(simd.splat(0.0), nothing);
                 row[first..first + width].copy_from_slice(&lanes[..width]);
             }
         }
+        sum(nothing) == 0.0
     }
 }
 
-/// Some columns of a head, in convolved rows.
+/// Sixteen columns of those that a task has, in convolved rows.
 #[derive(Clone, Copy)]
 struct At<'a> {
     convolved: &'a [f32],
@@ -193,6 +234,9 @@ fn delta<'t, S: Simd>(
     to: impl Iterator<Item = &'t mut [f32]>,
 ) {
     let rows = tile.len();
+    if steps.is_empty() {
+        return;
+    }
     let mut held = product(simd, at.k(0, rows), tile);
     for ((t, &[decay, step]), to) in steps.iter().enumerate().zip(to) {
         let (q, k) = (at.q(t, rows), at.k(t, rows));

@@ -82,7 +82,13 @@ impl<'m, 'a> Batch<'m, 'a> {
         (idx, layer): (usize, &LayerWeights),
         recurrent: &Recurrent,
     ) -> Vec<Result<Rows, EngineError>> {
-        let mix = |batch: &Self, rows| Ok(batch.model.backend().mix(layer, &batch.x.part(rows))?);
+        let mix = |batch: &Self, rows: Range<usize>| {
+            let columns = batch.model.backend().mix(layer, &batch.x.part(rows.clone()))?;
+            if rows.len() < batch.x.rows() {
+                columns.array().host()?; // what one row's is told with that row
+            }
+            Ok(columns)
+        };
         let columns = self.together(mix);
         let columns = Rows::stack(recurrent.columns(), columns);
         seat::recur(self.model, (idx, recurrent), &mut self.sets, &columns)
