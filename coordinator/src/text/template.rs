@@ -92,7 +92,7 @@ impl ChatTemplate {
                 Some(prompt) if !shape.is_seen(&prompt) => shape.alone(),
                 _ => shape,
             },
-            (None, Some(CallNotation::Blocks(_))) => Shape::IN_WORDS,
+            (None, Some(CallNotation::Blocks(_) | CallNotation::Pythonic(_))) => Shape::IN_WORDS,
             (None, _) => Shape::default(),
         };
         self
@@ -135,6 +135,20 @@ impl ChatTemplate {
             return Ok(self.shaped());
         }
         Ok(self)
+    }
+
+    /// The same of a model that has these tokens, of which some may say how it calls tools where
+    /// its template does not.
+    #[must_use]
+    pub fn with_tokens(mut self, has_token: impl Fn(&str) -> bool) -> Self {
+        if self.taught.notation.is_some() {
+            return self;
+        }
+        let name = if self.has_tool_use { TOOL_USE } else { NAME };
+        let template = self.environment.as_ref().and_then(|all| all.get_template(name).ok());
+        let by_tokens = template.and_then(|it| CallNotation::by_tokens(it.source(), has_token));
+        self.taught.notation = by_tokens;
+        self.shaped()
     }
 
     /// What a caller should be told about prompts made here.
@@ -370,7 +384,7 @@ fn in_jinja(source: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, ToolCall};
+    use super::super::{Pythonic, Role, ToolCall};
     use super::*;
 
     fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
@@ -569,6 +583,26 @@ mod tests {
         };
         assert_eq!(render(&[]), "None");
         assert_eq!(render(&[serde_json::json!({})]), "1 <tool_call>{\"arguments\": }");
+    }
+
+    /// As LFM2.5's first have it, which show no calls either.
+    #[test]
+    fn tokens_may_say_how_tools_are_called() {
+        let source = "{% if tools %}List of tools: {{ tools | length }};{% endif %}\
+            {% for message in messages %}{{ message.content }};{% endfor %}";
+        let template = || ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        assert_eq!(template().with_tokens(|name| name == "<tool_call>").notation(), None);
+        let template = template().with_tokens(|name| name.starts_with("<|tool_call_"));
+        assert_eq!(template.notation(), Some(CallNotation::Pythonic(Pythonic::Block)));
+        let arguments = serde_json::json!({ "town": "Concord" });
+        let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };
+        let said = ChatMessage::new(Role::Assistant, "Let me see.");
+        let messages = [ChatMessage { tool_calls: vec![call], ..said }];
+        let tools = [serde_json::json!({})];
+        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        let want = "List of tools: 1;<|tool_call_start|>[weather(town=\"Concord\")]\
+            <|tool_call_end|>Let me see.;";
+        assert_eq!(template.render(conversation, UNIX_EPOCH).unwrap(), want);
     }
 
     #[test]
