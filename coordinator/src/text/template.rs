@@ -384,6 +384,8 @@ fn in_jinja(source: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::ThoughtsTold;
+
     use super::super::{Pythonic, Role, ToolCall};
     use super::*;
 
@@ -507,6 +509,66 @@ mod tests {
         Go<|im_end|>
         <|im_start|>assistant
         ");
+    }
+
+    /// As Nemotron 3 and Qwen 3.5 have it: thoughts are begun unless they are not wanted, arguments
+    /// stand between tags, and thoughts before calls are shown.
+    #[test]
+    fn nemotron() {
+        let source = "{%- set enable_thinking = enable_thinking if enable_thinking is defined else \
+            True %}{% for tool in tools or [] %}<tool_call>\n<function=f>\n<parameter=x>{% endfor \
+            %}{%- for message in messages %}{%- if message.role == 'assistant' %}{%- if \
+            message.reasoning_content is defined and message.reasoning_content is string and \
+            message.reasoning_content | trim | length > 0 %}{%- set content = '<think>\n' ~ \
+            message.reasoning_content ~ '\n</think>\n' ~ (message.content | default('', true)) %}\
+            {%- else %}{%- set content = '<think></think>' ~ (message.content | default('', true)) \
+            %}{%- endif %}{{- content | trim ~ '\n' }}{%- for call in message.tool_calls or [] %}\
+            {%- set call = call.function %}{{- '<tool_call>\n<function=' ~ call.name ~ '>\n' }}\
+            {%- for name, value in call.arguments | items %}{%- set value = value | tojson | safe \
+            if value is mapping or (value is sequence and value is not string) else value | string \
+            %}{{- '<parameter=' ~ name ~ '>\n' ~ value ~ '\n</parameter>\n' }}{%- endfor %}\
+            {{- '</function>\n</tool_call>\n' }}{%- endfor %}{%- else %}{{- message.content ~ '\n' \
+            }}{%- endif %}{%- endfor %}{{- '<think>\n' if enable_thinking else '<think></think>' }}";
+        let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        let arguments = serde_json::json!({ "town": "Concord", "days": [1, 2], "wet": true });
+        let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };
+        let said = ChatMessage::new(Role::Assistant, "");
+        let reasoning = Some("Hm.".to_owned());
+        let messages = [
+            ChatMessage { tool_calls: vec![call], reasoning, ..said },
+            ChatMessage { tool_call_id: Some("1".into()), ..ChatMessage::new(Role::Tool, "Hot") },
+            ChatMessage::new(Role::Assistant, "It is hot."),
+        ];
+        let conversation = Conversation::of(&messages);
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
+        insta::assert_snapshot!(prompt, @r"
+        <think>
+        Hm.
+        </think>
+        <tool_call>
+        <function=weather>
+        <parameter=town>
+        Concord
+        </parameter>
+        <parameter=days>
+        [1, 2]
+        </parameter>
+        <parameter=wet>
+        True
+        </parameter>
+        </function>
+        </tool_call>
+        Hot
+        <think></think>It is hot.
+        <think>
+        ");
+        let told = |prompt: &str| template.speech().thoughts_behind(prompt);
+        assert_eq!(told(&prompt), ThoughtsTold::ApartFromTheStart);
+        let variables = serde_json::json!({ "enable_thinking": false });
+        let conversation = Conversation { variables: variables.as_object(), ..conversation };
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
+        assert!(prompt.ends_with("It is hot.\n<think></think>"), "{prompt}");
+        assert_eq!(told(&prompt), ThoughtsTold::Over);
     }
 
     /// As Mistral has it: roles must alternate, and the template says so itself.
