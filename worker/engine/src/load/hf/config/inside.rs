@@ -22,7 +22,9 @@ pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
 pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
 pub(super) const LFM3: &str = "Lfm3ForCausalLM";
 const OLMO_HYBRID: &str = "OlmoHybridForCausalLM";
-/// What stands inside of Qwen3.5 with experts.
+const QWEN3_NEXT: &str = "Qwen3NextForCausalLM";
+/// What stands inside of Qwen3.5, and of the same with experts.
+const QWEN35_TEXT: &str = "Qwen3_5ForCausalLM";
 pub(super) const QWEN35_MOE_TEXT: &str = "Qwen3_5MoeForCausalLM";
 
 /// The fields of the text model in `config`, which may be the whole of it.
@@ -37,6 +39,8 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
+        // Some who take the text model out leave the whole one's file as it was.
+        QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
@@ -244,7 +248,12 @@ mod tests {
         check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
         check(QWEN3_VL, whole(text.clone()), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
         check(QWEN35, whole(text.clone()), json!({ "hidden_size": 640 }));
-        check(QWEN35_MOE, whole(text), json!({ "intermediate_size": 1, "hidden_size": 640 }));
+        check(QWEN35_MOE, whole(text.clone()), json!({ "intermediate_size": 1 }));
+        for alone in [QWEN3_NEXT, QWEN35_TEXT, QWEN35_MOE_TEXT] {
+            let lifted = json!({ "hidden_size": 640, "tie_word_embeddings": true });
+            check(alone, whole(text.clone()), lifted);
+            check(alone, text.clone(), text.clone());
+        }
         let named = json!({ "sliding_window": 9, "layer_types": ["full_attention"] });
         let fields = text_fields(whole(named.clone()), MISTRAL3).unwrap();
         assert_eq!(
