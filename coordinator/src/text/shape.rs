@@ -109,8 +109,15 @@ pub(super) struct Taught {
     pub(super) notation: Option<CallNotation>,
     /// Who tells them of the tools.
     telling: Telling,
+    /// What was thought is called `thinking`, and nothing else.
+    thinking: bool,
     pub(super) shape: Shape,
 }
+
+/// How templates ask for what was thought, by the name that is gpt-oss' too.
+const THINKING: [&str; 3] = ["message.thinking", "message['thinking']", "message[\"thinking\"]"];
+/// The name that most have for it.
+const REASONING: &str = "reasoning_content";
 
 impl Taught {
     /// By a template, if there is one.
@@ -118,7 +125,11 @@ impl Taught {
         let notation = source.and_then(CallNotation::of);
         let blocks = notation.and_then(CallNotation::blocks).zip(source);
         let telling = blocks.map_or(Telling::Template, |(blocks, text)| blocks.telling(text));
-        Self { notation, telling, shape: Shape::default() }
+        // One that has both names would show the same twice.
+        let thinking = source.is_some_and(|text| {
+            THINKING.iter().any(|name| text.contains(name)) && !text.contains(REASONING)
+        });
+        Self { notation, telling, thinking, shape: Shape::default() }
     }
 
     fn blocks(&self) -> Option<Blocks> {
@@ -164,7 +175,8 @@ impl Taught {
 
     /// How messages are shown.
     pub(super) fn showing<'a>(&self, in_channels: bool, tools: Option<&'a str>) -> Showing<'a> {
-        Showing { in_channels, shape: self.shape, blocks: self.blocks(), tools }
+        let thinking = self.thinking;
+        Showing { in_channels, thinking, shape: self.shape, blocks: self.blocks(), tools }
     }
 }
 
@@ -174,6 +186,8 @@ pub(super) struct Showing<'a> {
     /// Those of gpt-oss have a name of their own for what the assistant thought, and take that
     /// beside a call only where nothing was said as well.
     in_channels: bool,
+    /// Others that have that name take it beside all.
+    thinking: bool,
     shape: Shape,
     /// How calls are written into words.
     blocks: Option<Blocks>,
@@ -190,14 +204,15 @@ impl Showing<'_> {
         let thought = reasoning.as_ref().filter(|_| self.in_channels);
         let is_said = thought.is_none() || calls.is_none();
         let has_calls = !tool_calls.is_empty();
+        let thinking = reasoning.as_ref().filter(|_| self.in_channels || self.thinking);
         let tools = self.tools.filter(|_| *role == Role::System);
         // Templates ask whether a field is there.
         let fields = [
             ("role", Some(Value::from(role.as_str()))),
             ("content", is_said.then(|| self.words(content, tool_calls))),
             ("tools", tools.map(Value::from)),
-            ("reasoning_content", text(reasoning)),
-            ("thinking", thought.map(|thought| Value::from(thought.as_str()))),
+            (REASONING, text(reasoning)),
+            ("thinking", thinking.map(|thought| Value::from(thought.as_str()))),
             ("name", text(name)),
             ("tool_call_id", text(tool_call_id).filter(|_| !has_calls)),
             ("tool_calls", calls.map(Value::from)),
@@ -382,6 +397,30 @@ mod tests {
         check(&distilled, "Said.", &format!("(Go){calls}(Said.)(b)(a)"));
         // What its template does not tell of is told in the system's words.
         assert!(shown(&v3, "").starts_with("(## Tools\n"), "{}", shown(&v3, ""));
+    }
+
+    /// As LFM2.5 has it.
+    #[test]
+    fn thoughts_may_be_called_thinking() {
+        let prompt = |source: &str| {
+            let template = ChatTemplate::new(Some(source.to_owned()), None, None).unwrap();
+            let said = ChatMessage::new(Role::Assistant, "Hi");
+            let said = ChatMessage { reasoning: Some("Hm".to_owned()), ..said };
+            let messages = [ChatMessage::new(Role::User, "Go"), said];
+            template.render(Conversation::of(&messages), UNIX_EPOCH).unwrap()
+        };
+        let shown = |field: &str| {
+            format!(
+                "{{% for message in messages %}}{{% if {field} is defined %}}<think>{{{{ {field} \
+                 }}}}</think>{{% endif %}}{{{{ message.content }}}};{{% endfor %}}"
+            )
+        };
+        let want = "Go;<think>Hm</think>Hi;";
+        for field in ["message.thinking", "message['thinking']", "message.reasoning_content"] {
+            assert_eq!(prompt(&shown(field)), want, "{field}");
+        }
+        let both = shown("message.thinking") + "{# reasoning_content #}";
+        assert_eq!(prompt(&both), "Go;Hi;");
     }
 
     #[test]
