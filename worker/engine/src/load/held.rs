@@ -43,8 +43,8 @@ impl WeightDtype {
         }
     }
 
-    /// The same, but bf16 where [`Self::held`] would make f32 of some parts that are bf16 and others
-    /// of few bits, which are no more exact: that is half as large.
+    /// The same, but bf16 where some parts are bf16 and others of few bits, which are then rounded
+    /// as the former are: half as large as f32. What loads by [`Self::held`] stays as it is.
     pub(crate) fn held_mixed(self, kv: KvDtype, parts: &[Option<Encoding>]) -> Held {
         let is_coarse = |part: Encoding| part == Encoding::Bf16 || part.is_quantised();
         let held = self.held(kv, parts);
