@@ -17,6 +17,7 @@ use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
 use super::checkpoint::Stored;
 use super::decoder::Decoder;
+use super::encoding::Encoding;
 use super::fingerprint::Fingerprint;
 use super::held::Held;
 use super::{LoadOptions, LoadProgress};
@@ -257,10 +258,17 @@ impl<'a, 'r> Assembler<'a, 'r> {
 
     /// How these are held together.
     fn held<'n>(&self, parts: impl IntoIterator<Item = &'n (String, usize)>) -> Held {
+        self.options.weights.held(self.options.kv, &self.encodings(parts))
+    }
+
+    /// How files have each of these.
+    fn encodings<'n>(
+        &self,
+        parts: impl IntoIterator<Item = &'n (String, usize)>,
+    ) -> Vec<Option<Encoding>> {
         let tensors = &self.sources.checkpoint.tensors;
         let encoding = |(name, _): &(String, usize)| tensors.get(name)?.encoding;
-        let encodings: Vec<_> = parts.into_iter().map(encoding).collect();
-        self.options.weights.held(self.options.kv, &encodings)
+        parts.into_iter().map(encoding).collect()
     }
 
     fn matrix_held(

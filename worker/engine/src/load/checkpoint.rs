@@ -358,16 +358,17 @@ impl Stored<'_> {
         LoadError::tensor(self.path, name, what)
     }
 
-    /// How many rows one of several threads reads; all of them where they are few.
+    /// How many rows one of several threads reads: enough to be worth a thread, however few threads
+    /// that makes, as a model may have very many matrices of experts that are small.
     fn rows_of_thread(&self) -> usize {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let (rows, inputs) = self.rows();
-        if rows * inputs < ELEMENTS_ALONE { rows } else { rows.div_ceil(threads) }
+        rows.div_ceil(threads).max(ELEMENTS_ALONE.div_ceil(inputs.max(1)))
     }
 }
 
-/// Elements that are read sooner by one thread than a second one is started.
-const ELEMENTS_ALONE: usize = 1 << 16;
+/// Elements that take much longer to read than a thread takes to start.
+const ELEMENTS_ALONE: usize = 1 << 18;
 
 /// Runs `read` on shares of `rows`, all at once, each with the index of its first row. The
 /// first share's error counts.
@@ -537,7 +538,7 @@ mod tests {
     /// Large enough for several threads.
     #[test]
     fn integers_are_those_of_the_whole_tensor() {
-        let (rows, inputs) = (512, 136);
+        let (rows, inputs) = (4096, 136);
         let bytes: Vec<u8> = (0..rows * inputs)
             .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
             .collect();

@@ -29,7 +29,8 @@ impl Assembler<'_, '_> {
         // Files keep the few rows of decays and steps in more bits than the others. All are held as
         // most of them are: in f32 the whole would be four times as large for these.
         let (named, total) = (first.named(prefix, "weight"), rule.count(Columns::All, width));
-        let held = self.held(named.iter().filter(|(_, rows)| rows * 16 >= total));
+        let encodings = self.encodings(named.iter().filter(|(_, rows)| rows * 16 >= total));
+        let held = self.options.weights.held_mixed(self.options.kv, &encodings);
         let qkv = self.linear_held(prefix, first, held)?;
         let conv = self.convolution(prefix, recurrents)?;
         let rule = self.rule(prefix, recurrents)?;

@@ -80,7 +80,7 @@ pub(crate) enum Architecture {
     Qwen35Moe,
     Lfm2,
     Lfm2Moe,
-    /// Granite 4 with layers that remember in a state; Bamba too.
+    /// Granite 4 with layers that remember in a state.
     GraniteHybrid,
 }
 
@@ -91,7 +91,7 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
      GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
      dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
-     qwen35moe, lfm2, lfm2moe, granitehybrid (Bamba too)";
+     qwen35moe, lfm2, lfm2moe, granitehybrid";
 
 impl Architecture {
     pub(super) const ALL: [Self; 55] = [

@@ -165,11 +165,14 @@ impl Config<'_, '_> {
             let refusal = Refusal::new("ssm.inner_size", inner, format!("a multiple of {heads}"));
             LoadError::refused(self.path, refusal)
         })?;
+        // Ollama's files say it.
+        let said = keys.get("ssm.v_head_reordered", Field::bool);
+        let said = said.map_err(|err| self.malformed(err))?;
         Ok(match kind {
             Kind::Delta { tiled } => RuleShape::Delta {
                 key_heads: groups,
                 value_heads: heads,
-                tiled,
+                tiled: said.unwrap_or(tiled),
                 key_dim: state_dim,
                 value_dim: head_dim,
                 steps: 1.0,
@@ -296,6 +299,15 @@ mod tests {
         let one = want([false, true, false, false], 3, rule(false));
         assert_eq!(recurrents(Architecture::Qwen3Next, listed), Ok((one, bytes(1))));
         assert_eq!(recurrents(Architecture::Qwen3, ssm), Ok((None, [0; 2])));
+        for (architecture, tiled) in
+            [(Architecture::Qwen35, false), (Architecture::Qwen3Next, true)]
+        {
+            let said = |file: Writer, name: &str| {
+                ssm(file, name).bool(&format!("{name}.ssm.v_head_reordered"), tiled)
+            };
+            let other = want([true, true, true, false], 3, rule(tiled));
+            assert_eq!(recurrents(architecture, said), Ok((other, bytes(3))));
+        }
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(super) fn architecture_of(config: &Value) -> &str {
     match (architecture, config["text_config"]["model_type"].as_str()) {
         (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
         (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
+        ("LFM2ForCausalLM", _) => older::LFM2, // as its first files call it
         _ => architecture,
     }
 }
@@ -319,6 +320,7 @@ mod tests {
         check(json!([]), json!("gemma3"), inside::GEMMA3);
         check(json!(["LlamaModel"]), json!("llama"), "LlamaForCausalLM");
         check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
+        check(json!(["LFM2ForCausalLM"]), json!("lfm2"), older::LFM2);
         check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
         check(Value::Null, json!("deepseek_v3"), "DeepseekV3ForCausalLM");
         check(Value::Null, json!("ministral3"), "Ministral3ForCausalLM");

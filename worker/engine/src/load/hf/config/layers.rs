@@ -43,7 +43,7 @@ impl Config {
                 let rotates = self.rope.turns();
                 // Whether a model without it does has not always been the same.
                 let missing =
-                    || Refusal::new("rope_theta", "missing", "there, or null in rope_parameters");
+                    || Refusal::new("rope_theta", "missing", "a number, or null: no rotation");
                 Ok(vec![rotates.ok_or_else(missing)?; layers])
             }
             _ => Ok(vec![true; layers]),
