@@ -143,14 +143,19 @@ impl Executor {
     /// The same set in this worker's pool; it may come off a wire or from a neighbour's.
     pub(super) fn put_in_pool(
         &self,
-        memory: Arc<MemorySet>,
+        mut memory: Arc<MemorySet>,
     ) -> Result<Arc<MemorySet>, BackendError> {
-        match (&self.shared.pool, memory.keys.pool()) {
-            (Some(pool), its) if !its.is_some_and(|its| its.is(pool)) => {
-                memory.put_in(pool).map(Arc::new)
-            }
-            _ => Ok(memory),
+        let Some(pool) = &self.shared.pool else { return Ok(memory) };
+        if memory.keys.pool().is_some_and(|its| its.is(pool)) {
+            return Ok(memory);
         }
+        // What came off a wire is nobody else's, and what is no key need not be copied: a state
+        // is large.
+        if let Some(alone) = Arc::get_mut(&mut memory) {
+            alone.keys = alone.keys.put_in(pool)?;
+            return Ok(memory);
+        }
+        memory.put_in(pool).map(Arc::new)
     }
 
     /// The logits after the last of some tokens, whose hidden states these are.
@@ -301,7 +306,8 @@ impl MemoryPort for ChunkPort<'_> {
         self.given.report.memory_bytes += bytes;
         let tokens = &mut self.given.report.memory_tokens;
         *tokens = (*tokens).max(memory.keys.len() as u32); // some layers have none
-        if let Some(rounding) = rounding(self.work.wire) {
+        // Where there are no keys nothing would change, and a state would be copied for it.
+        if let Some(rounding) = rounding(self.work.wire).filter(|_| !memory.keys.is_empty()) {
             // Also what does not travel: no bit may depend on who is given it.
             let keys = &mut Arc::make_mut(&mut memory).keys;
             keys.round(rounding).map_err(|source| PortError::Memory { layer, source })?;

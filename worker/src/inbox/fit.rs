@@ -42,7 +42,7 @@ impl Fit {
     }
 
     /// Checks a set that is handed off, which some token is before: a layer has keys or a state.
-    pub(super) fn check(&self, layer: u32, set: &SetShape) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, layer: u32, set: &SetShape) -> Result<(), Refusal> {
         Refusal::unless_within("layer", layer, 0, self.layers().saturating_sub(1))?;
         self.check_keys(set.kv_heads, set.head_dim, set.kv)?;
         let state = self.state_len(layer) as usize;

@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(store.held().count, 1, "it stays");
 
         let layers = (0..fit().layers()).map(|layer| Arc::new(set(2, layer))).collect();
-        let snapshot = Snapshot { layers, retained: Vec::new() };
+        let snapshot = Snapshot { layers, retained: Vec::new(), is_prefix: false };
         let bytes = file::encode(&folder.model, &key, &snapshot);
         fs::remove_file(&path).unwrap();
         fs::write(&path, &bytes).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aqueduct_core::work::{CONVENTION, RetainedMass};
 use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, SnapshotKey, WireDtype, limits};
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{MemorySet, SetShape};
 use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
 
@@ -158,7 +158,19 @@ fn decode(
     if !reader.0.is_empty() {
         return Err(wrong());
     }
-    Ok(Snapshot { layers, retained })
+    check_layers(&layers, &model.fit)?;
+    Ok(Snapshot { layers, retained, is_prefix: false })
+}
+
+/// Checks what a seal does not: whoever gives a worker a file can make its checksum right, and a
+/// set that no chunk could have given would end whoever goes on from it.
+fn check_layers(layers: &[Arc<MemorySet>], fit: &Fit) -> Result<(), Refusal> {
+    let end = layers.first().map_or(0, |set| set.end);
+    for (layer, set) in (0..).zip(layers) {
+        fit.check(layer, &SetShape::of(set))?;
+        Refusal::unless_within("end", set.end, end, end)?;
+    }
+    Ok(())
 }
 
 /// The length that the file says it has.
@@ -233,14 +245,18 @@ mod tests {
     use crate::link::conformance::{fit, hybrid_fit, set, state};
 
     const KEY: SnapshotKey = SnapshotKey([3; 32]);
+    /// Tokens that all layers have processed, as [`state`] of 1 has.
+    const END: u32 = 10;
 
     fn model() -> Model {
         Model::new("this one", fit())
     }
 
     fn snapshot() -> Snapshot {
-        let layers = (0..fit().layers()).map(|layer| Arc::new(set(layer % 3, layer))).collect();
-        Snapshot { layers, retained: vec![RetainedMass { kept: 1.5, total: 2.0 }; 8] }
+        let layer = |layer: u32| Arc::new(MemorySet { end: END, ..set(layer % 3, layer) });
+        let retained = vec![RetainedMass { kept: 1.5, total: 2.0 }; 8];
+        let layers = (0..fit().layers()).map(layer).collect();
+        Snapshot { layers, retained, is_prefix: false }
     }
 
     /// What befalls a file behind its header.
@@ -324,6 +340,9 @@ mod tests {
         let mut broken = state(1);
         broken.state[3] = f32::NAN;
         check(broken, "state = NaN: must be finite");
+        let both = MemorySet { state: state(1).state, end: END, ..set(2, 1) };
+        check(both, "keys = 2: must be");
+        check(state(2), "end = 11: must be");
         let few = encode(&model, &KEY, &snapshot());
         assert!(open(&few, &model).is_err(), "a layer is missing");
     }

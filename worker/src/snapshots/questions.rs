@@ -164,7 +164,7 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let layers = (0..fit().layers()).map(|layer| Arc::new(set(4000, layer))).collect();
-        Snapshot { layers, retained: Vec::new() }
+        Snapshot { layers, retained: Vec::new(), is_prefix: false }
     }
 
     fn curator() -> Curator {
