@@ -1589,6 +1589,9 @@ fn a_report_counts_where_its_try_does() {
     check(&LIMITS, &format!("{lost}\n cancel r1"), &[], &["w0 r1 c1 e1", "w0 r1 c2 e0"]);
     // Two are at one chunk: either counts until one has done it.
     check(&limits, SLOW, &["w1 r2 c1 e0", "w0 r2 c1 e1"], &["w0 r2 c1 e0", "w1 r2 c1 e1"]);
+    // Where the past only grows, later chunks are no slower than they should be.
+    let growing = SLOW.replace("submit r2 40", "submit r2 40 all");
+    check(&limits, &growing, &["w1 r2 c1 e0"], &["w0 r2 c1 e1"]);
     for first in ["w1 r2 c1 e0", "w0 r2 c1 e1"] {
         let over = format!("{SLOW}\n done {first}");
         check(&limits, &over, &[], &["w1 r2 c1 e0", "w0 r2 c1 e1"]);
