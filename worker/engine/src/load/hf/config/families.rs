@@ -24,10 +24,11 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
-     (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
-     Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration, \
-     Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration";
+     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
+     Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
+     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
+     Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
+     Qwen3_5MoeForConditionalGeneration";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
