@@ -269,6 +269,10 @@ fn finishing_rest(layer: &LayerWeights, x: &Rows) -> Checked {
     }
     let projections = layer.spec.activation.projections();
     match &layer.ffn {
+        FeedForward::Nothing => {
+            let normed = layer.ffn_norm.is_some() || layer.ffn_post_norm.is_some();
+            ensure(OP, !normed, || "norms of a feed-forward part that is not there".to_owned())
+        }
         FeedForward::Dense(dense) => part(x, dense, projections),
         FeedForward::Experts(experts) => some_of_many(x, experts, projections),
     }

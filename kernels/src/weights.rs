@@ -199,6 +199,9 @@ pub struct Gated {
 /// What stands behind attention in a layer.
 #[derive(Debug, Clone)]
 pub enum FeedForward {
+    /// The layer ends where attention is added to the stream (NVIDIA 2025, Nemotron-H). There are
+    /// no norms of a feed-forward part then.
+    Nothing,
     /// One for all tokens.
     Dense(Gated),
     /// For each token a few of many  (Shazeer et al. 2017).
@@ -225,6 +228,7 @@ impl FeedForward {
     pub fn bytes_of_one_token(&self) -> usize {
         let of_part = |part: &Gated| part.gate_up.bytes + part.down.bytes;
         match self {
+            Self::Nothing => 0,
             Self::Dense(dense) => of_part(dense),
             Self::Experts(experts) => {
                 let chosen = experts.each.iter().take(experts.routing.chosen);

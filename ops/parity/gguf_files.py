@@ -85,13 +85,18 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     turns by several positions: rows of queries and keys stand in halves then.
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
+    has_parts = config.model_type in gguf_hybrid.PARTS
+    moe = '_moe' if gguf_hybrid.has_experts(config) else ''
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type] + moe)
     head_dim = getattr(config, 'head_dim', None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     if config.model_type == 'falcon':  # which has names of its own for what is written
         config.intermediate_size = config.ffn_hidden_size
         config.num_key_value_heads = config.num_kv_heads if config.new_decoder_architecture else 1
-    add_metadata(writer, config, head_dim)
+    if has_parts:
+        gguf_hybrid.add_parts_metadata(writer, config)
+    else:
+        add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
         add_latent_metadata(writer, config, whole)
     if gguf_hybrid.is_hybrid(config):
@@ -121,7 +126,7 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_tensor(writer, key, tensor, kind, config)
     if config.model_type == 'apertus':
         add_xielu(writer, model)
-    for name, factors in rope_factors(config, head_dim).items():
+    for name, factors in ({} if has_parts else rope_factors(config, head_dim)).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -345,7 +350,8 @@ def add_tensor(writer, key, tensor, kind, config):
              **gguf_hybrid.NAMES.get(config.model_type, {})}
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
     adds_one = (module.endswith('norm') and suffix == 'weight'
-                and config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5')))
+                and config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
+                and config.model_type != 'nemotron_h')
     data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None

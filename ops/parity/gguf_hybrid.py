@@ -8,10 +8,13 @@ DELTA = {'qwen3_next', 'qwen3_5_text', 'qwen3_5_moe_text'}
 TILED = {'qwen3_5_text', 'qwen3_5_moe_text'}
 SCAN = {'granitemoehybrid', 'bamba'}
 GATED = {'lfm2', 'lfm2_moe'}
+# Whose files number parts of layers.
+PARTS = {'nemotron_h'}
 
 ARCHITECTURES = {'qwen3_next': 'qwen3next', 'qwen3_5_text': 'qwen35',
                  'qwen3_5_moe_text': 'qwen35moe', 'granitemoehybrid': 'granitehybrid',
-                 'bamba': 'granitehybrid', 'lfm2': 'lfm2', 'lfm2_moe': 'lfm2moe'}
+                 'bamba': 'granitehybrid', 'lfm2': 'lfm2', 'lfm2_moe': 'lfm2moe',
+                 'nemotron_h': 'nemotron_h'}
 # What these families call otherwise.
 QWEN = {'post_attention_layernorm': 'post_attention_norm'}
 LFM2 = {'model.embedding_norm': 'token_embd_norm', 'operator_norm': 'attn_norm',
@@ -22,7 +25,8 @@ LFM2 = {'model.embedding_norm': 'token_embd_norm', 'operator_norm': 'attn_norm',
 SCANS = {'pre_ff_layernorm': 'ffn_norm',
          **{f'feed_forward.{which}_proj': f'ffn_{which}' for which in ('gate', 'up', 'down')}}
 NAMES = {**{kind: QWEN for kind in DELTA}, **{kind: LFM2 for kind in GATED},
-         **{kind: SCANS for kind in SCAN}}
+         **{kind: SCANS for kind in SCAN},
+         'nemotron_h': {'model.embeddings': 'token_embd', 'model.norm_f': 'output_norm'}}
 # Beginnings of what these layers are made of, and of what converters take apart.
 MODULES = ('linear_attn.', 'mamba.', 'conv.', 'shared_mlp.', 'feed_forward.expert_bias')
 
@@ -75,8 +79,49 @@ def add_metadata(writer, config):
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
 
 
+def has_experts(config):
+    return config.model_type in PARTS and 'moe' in config.layers_block_type
+
+
+def add_parts_metadata(writer, config):
+    """All of a model whose files number parts of layers."""
+    types = config.layers_block_type
+    kind, width = 'mlp', config.intermediate_size
+    if has_experts(config):
+        kind, width = 'moe', config.moe_intermediate_size
+        writer.add_expert_count(config.n_routed_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(width)
+        writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_group_count(config.n_group)
+    writer.add_block_count(len(types))
+    writer.add_context_length(2**20)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length([width * (name == kind) for name in types])
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(
+        [config.num_key_value_heads * (name == 'full_attention') for name in types])
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_scaling_finetuned(False)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_state_size(config.ssm_state_size)
+    writer.add_ssm_group_count(config.n_groups)
+    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+
+
 def is_piece(key, config):
     """Whether this is written here."""
+    if config.model_type in PARTS:
+        return key.startswith('model.layers.')
     return is_hybrid(config) and key.split('.', 3)[-1].startswith(MODULES)
 
 
@@ -98,8 +143,9 @@ def add_tensor(writer, key, tensor, kind, config, whole):
 
 def put(writer, name, data, kind):
     """Adds one tensor; returns what a reader gets."""
-    vectors = ('ssm_conv1d.weight', 'shortconv.conv.weight', 'ssm_norm.weight', 'ssm_a', 'ssm_d')
-    exact = data.ndim != 2 or name.endswith(vectors)
+    vectors = ('ssm_conv1d.weight', 'shortconv.conv.weight', 'ssm_norm.weight', 'ssm_a', 'ssm_d',
+               'ffn_gate_inp.weight')
+    exact = data.ndim < 2 or name.endswith(vectors)
     kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     if data.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         kind = gguf.GGMLQuantizationType.F32
@@ -111,6 +157,8 @@ def put(writer, name, data, kind):
 def pieces(name, data, config):
     """Names and data of what is written, and what makes the tensor of them again."""
     module, what = name.split('.', 1)
+    if config.model_type in PARTS:
+        return part_pieces(name, data, config)
     if module == 'linear_attn':
         return delta_pieces(what, data, config)
     if module == 'mamba':
@@ -128,6 +176,27 @@ def pieces(name, data, config):
     return parts, np.concatenate
 
 
+def part_pieces(name, data, config):
+    what = name.removeprefix('mixer.')
+    heads = {'q_proj.weight': config.num_attention_heads,
+             'k_proj.weight': config.num_key_value_heads}.get(what)
+    if heads:  # whose halves become neighbours, though nothing rotates
+        order = np.arange(data.shape[0]).reshape(heads, 2, -1).swapaxes(1, 2).ravel()
+        parts = [(f'attn_{what[0]}.weight', data[order])]
+        return parts, lambda made: made[0][np.argsort(order)]
+    names = {'norm.weight': 'attn_norm.weight', 'gate.weight': 'ffn_gate_inp.weight',
+             'v_proj.weight': 'attn_v.weight', 'o_proj.weight': 'attn_output.weight',
+             'gate.e_score_correction_bias': 'exp_probs_b.bias'}
+    for which in ('up', 'down'):
+        names[f'experts.{which}_proj'] = f'ffn_{which}_exps.weight'
+        for suffix in ('weight', 'bias'):
+            names[f'{which}_proj.{suffix}'] = f'ffn_{which}.{suffix}'
+            names[f'shared_experts.{which}_proj.{suffix}'] = f'ffn_{which}_shexp.{suffix}'
+    if what in names and name != 'mixer.norm.weight':
+        return [(names[what], data)], lambda made: made[0]
+    return scan_pieces(what, data, config)
+
+
 def scan_pieces(what, data, config):
     if what == 'A_log':
         return [('ssm_a', -np.exp(data)[:, None])], lambda made: np.log(-made[0][:, 0])
@@ -136,7 +205,7 @@ def scan_pieces(what, data, config):
              'in_proj.weight': 'ssm_in.weight', 'in_proj.bias': 'ssm_in.bias',
              'out_proj.weight': 'ssm_out.weight', 'out_proj.bias': 'ssm_out.bias'}
     shapes = {'D': (-1, 1), 'conv1d.weight': (-1, data.shape[-1]),
-              'norm.weight': (config.mamba_n_groups, -1)}
+              'norm.weight': (getattr(config, 'mamba_n_groups', None) or config.n_groups, -1)}
     parts = [(names[what], data.reshape(shapes.get(what, data.shape)))]
     return parts, lambda made: made[0].reshape(data.shape)
 

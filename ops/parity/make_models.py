@@ -271,9 +271,20 @@ DELTA_ODD = dict(DELTA, num_hidden_layers=3, linear_num_value_heads=2, linear_co
 MAMBA = dict(num_hidden_layers=3, mamba_n_heads=8, mamba_d_state=12, pad_token_id=0)
 MAMBA_LAYERS = dict(layer_types=['linear_attention', 'full_attention', 'linear_attention'])
 SHARED_MOE = dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)
+# transformers keeps time steps above the least one that they begin with, as no other runtime does.
+NEMOTRON_H = dict(mamba_num_heads=8, mamba_head_dim=12, ssm_state_size=20, n_groups=2, head_dim=32,
+                  chunk_size=16, time_step_min=1e-30)
 LFM3_ROPE = dict(sliding_attention=dict(rope_type='default', rope_theta=1e4),
                  full_attention=dict(rope_type='proportional', rope_theta=1e6,
                                      partial_rotary_factor=0.5))
+
+
+def parts(letters):
+    """What Nemotron-H is made of, one after the other."""
+    names = {'M': 'linear_attention', '*': 'full_attention', '-': 'mlp', 'E': 'moe'}
+    return [names[letter] for letter in letters]
+
+
 MODELS.update({
     'qwen3-next': ('Qwen3NextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
     'qwen3-next-odd': ('Qwen3NextConfig', dict(
@@ -311,6 +322,18 @@ MODELS.update({
     'bamba-biases': ('BambaConfig', dict(
         attn_layer_indices=[0, 2], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
         mamba_conv_bias=False, mamba_expand=1, **MAMBA)),
+    'nemotron-h': ('NemotronHConfig', dict(layers_block_type=parts('M-M*-M'), **NEMOTRON_H)),
+    # A feed-forward part that nothing stands before, and one behind another.
+    'nemotron-h-biases': ('NemotronHConfig', dict(
+        layers_block_type=parts('-M--*-M'), use_bias=True, mlp_bias=True, use_conv_bias=False,
+        conv_kernel=3, layer_norm_epsilon=1e-3, **NEMOTRON_H)),
+    'nemotron-h-moe': ('NemotronHConfig', dict(
+        layers_block_type=parts('MEM*EME'), n_routed_experts=6,
+        moe_shared_expert_intermediate_size=40, routed_scaling_factor=2.5, **NEMOTRON_H, **MOE)),
+    # No GGUF file has both kinds of feed-forward parts, or groups.
+    'nemotron-h-moe-groups': ('NemotronHConfig', dict(
+        layers_block_type=parts('M-*EM'), n_routed_experts=8, n_group=4, topk_group=2,
+        moe_shared_expert_intermediate_size=40, norm_topk_prob=False, **NEMOTRON_H, **MOE)),
     'lfm3': ('Lfm3Config', dict(
         head_dim=32, num_hidden_layers=5, sliding_window=9, pad_token_id=0,
         rope_parameters=LFM3_ROPE)),
@@ -389,7 +412,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
                'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
-               'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole']
+               'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
+               'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -417,6 +441,7 @@ def make(name):
     model = build(config, attn_implementation='eager')
     # To the weights of its norms.
     adds_one = config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
+    adds_one = adds_one and config.model_type != 'nemotron_h'
     for key, parameter in model.named_parameters():
         if key.endswith('.A_log'):  # some heads forget fast and some slowly
             parameter.data = torch.randn_like(parameter) - 1.0
@@ -485,7 +510,9 @@ def hf_cases(cases, name):
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
                 cases.folder(other, make(other))
-    if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe'):
+    if name == 'nemotron-h':
+        old_nemotron_h(cases, name)
+    if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe', 'nemotron-h-moe'):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
         four_bits(cases, name)
@@ -534,6 +561,20 @@ def old_olmo3(cases, name):
     config['rope_theta'] = scaling.pop('rope_theta')
     config['rope_scaling'] = scaling
     config.pop('layer_types')
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def old_nemotron_h(cases, name):
+    """The same as NVIDIA's own files have it: parts as letters, and a word that is no JSON."""
+    path, model = f'{name}-nvidia', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config['hybrid_override_pattern'] = model.config.hybrid_override_pattern
+    config['num_hidden_layers'] = len(config.pop('layers_block_type'))
+    config['time_step_limit'] = [0.0, float('inf')]
+    config['rms_norm_eps'] = 0.5  # which nobody reads
     file.write_text(json.dumps(config))
     cases.add(path, model)
 
@@ -826,6 +867,8 @@ def fixture_cases(cases):
     narrow_case(cases, 'granite4-mamba', torch.float16)
     narrow_case(cases, 'granite4-moe', torch.bfloat16)
     narrow_case(cases, 'bamba', torch.bfloat16)
+    narrow_case(cases, 'nemotron-h-biases', torch.bfloat16)
+    gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
     narrow_case(cases, 'lfm3', torch.bfloat16)
     narrow_case(cases, 'olmo-hybrid', torch.float16)
 

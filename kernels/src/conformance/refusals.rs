@@ -112,6 +112,10 @@ fn layer_shapes(backend: &dyn Backend) {
     refused(backend.finish(&layer, &wide, &attention), "finish");
     refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");
     refused(backend.finish(&layer, &x, &x), "finish");
+    let mut ends = PlainLayer::ending().pack(backend);
+    assert!(backend.finish(&ends, &x, &attention).is_ok());
+    ends.ffn_norm = layer.ffn_norm.clone();
+    refused(backend.finish(&ends, &x, &attention), "finish");
     refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32], 1.0), "embed");
     let torn =
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };

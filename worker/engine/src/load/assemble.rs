@@ -156,13 +156,16 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
         let Mixer { sinks, qkv, latent, gate, recurrent, out } = match recurrents {
             Some(recurrents) => self.recurrent(prefix, recurrents)?,
+            None if !decoder.has_mixer(idx) => self.no_mixer()?,
             None => self.attention(prefix)?,
         };
         let ffn = self.feed(prefix, idx)?;
-        let attn_norm = self.norm_of(prefix, names.attn_norm, pre_norm)?;
+        let before_mixer = pre_norm.filter(|_| decoder.has_mixer(idx));
+        let attn_norm = self.norm_of(prefix, names.attn_norm, before_mixer)?;
+        let before_feed = pre_norm.filter(|_| decoder.has_feed(idx));
         let ffn_norm = match decoder.shares_norm() {
             true => attn_norm.clone(),
-            false => self.norm_of(prefix, names.ffn_norm, pre_norm)?,
+            false => self.norm_of(prefix, names.ffn_norm, before_feed)?,
         };
         Ok(LayerWeights {
             spec,

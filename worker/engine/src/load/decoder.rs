@@ -13,6 +13,7 @@ pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
 pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
+use super::folded::Folded;
 use crate::rope::{Rope, Temperature};
 
 /// Decoder families that are served.
@@ -124,6 +125,8 @@ pub(crate) enum Family {
     Bamba,
     /// OLMo 2 with layers that are no attention, which have norms where most have them.
     OlmoHybrid,
+    /// Nemotron-H, Nano 2 and, with experts, 3 Nano: files number parts of layers.
+    NemotronH,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -220,6 +223,7 @@ impl Family {
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
+            Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }
@@ -309,6 +313,8 @@ pub(crate) struct Decoder {
     pub(crate) latent: Option<Latents>,
     /// Layers that remember in a state, if there are any.
     pub(crate) recurrent: Option<Recurrents>,
+    /// Which parts each layer has, where files number parts.
+    pub(crate) folded: Option<Folded>,
     /// What attention gives is multiplied by the sigmoid of something, if it is.
     pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
@@ -340,6 +346,16 @@ impl Decoder {
     /// Layer `idx` remembers in a state.
     pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
         self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
+    }
+
+    /// Layer `idx` has something that mixes tokens.
+    pub(crate) fn has_mixer(&self, idx: usize) -> bool {
+        self.folded.as_ref().is_none_or(|folded| folded.layers[idx].mixer.is_some())
+    }
+
+    /// Layer `idx` has a feed-forward part.
+    pub(crate) fn has_feed(&self, idx: usize) -> bool {
+        self.folded.as_ref().is_none_or(|folded| folded.layers[idx].feed.is_some())
     }
 
     /// Layer `idx` has norms before its parts. Where a family has none, it has in layers that

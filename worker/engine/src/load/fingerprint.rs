@@ -49,6 +49,9 @@ fn described(decoder: &Decoder) -> String {
     if let Some(recurrent) = recurrent {
         all += &format!(" recurrent: {recurrent:?}");
     }
+    if let Some(folded) = &decoder.folded {
+        all += &format!(" folded: {folded:?}");
+    }
     if let Some(gate) = gate {
         all += &format!(" gate: {gate:?}");
     }

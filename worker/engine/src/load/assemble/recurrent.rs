@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_kernels::{Convolution, Delta, GroupNorm, Recurrent, Rule, Scan};
+use aqueduct_kernels::{Convolution, Delta, GroupNorm, Matrix, MatrixData, Recurrent, Rule, Scan};
 
 use super::mixer::Mixer;
 use super::{Assembler, Sources, Stacked};
@@ -37,6 +37,25 @@ impl Assembler<'_, '_> {
         let (parts, inputs) = (&[(of.out, inputs)], recurrents.rule.outputs(width));
         let out = self.linear(prefix, Stacked { parts, inputs, bias, norm: None })?;
         let recurrent = Some(Arc::new(Recurrent { conv, rule }));
+        Ok(Mixer { sinks: None, qkv, latent: None, gate: None, recurrent, out })
+    }
+
+    /// What stands where a layer is a feed-forward part alone (of three in a row, the second and
+    /// the third): one channel that is always 0, of which 0 is added to the stream. So backends
+    /// and what plans for them know no layers without a mixer.
+    pub(super) fn no_mixer(&self) -> Result<Mixer, LoadError> {
+        const TAPS: usize = 2; // so that its state has an element, as all have
+        let width = self.sources.decoder.shape.width as usize;
+        let zeros = |outputs: usize, inputs: usize| {
+            let data = MatrixData::F32(vec![0.0; outputs * inputs]);
+            let packed = self.options.backend.pack(Matrix { outputs, inputs, data }, None);
+            let path = &self.sources.checkpoint.path;
+            packed.map_err(|err| LoadError::tensor(path, "of no mixer", err.to_string()))
+        };
+        let conv = Convolution { taps: TAPS, weights: Arc::from([0.0; TAPS]), bias: None };
+        let recurrent = Recurrent { conv, rule: Rule::Gated };
+        let (qkv, out) = (zeros(recurrent.columns(), width)?, zeros(width, recurrent.outputs())?);
+        let recurrent = Some(Arc::new(recurrent));
         Ok(Mixer { sinks: None, qkv, latent: None, gate: None, recurrent, out })
     }
 

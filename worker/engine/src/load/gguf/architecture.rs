@@ -82,6 +82,10 @@ pub(crate) enum Architecture {
     Lfm2Moe,
     /// Granite 4 with layers that remember in a state.
     GraniteHybrid,
+    /// Nemotron Nano 2 too.
+    NemotronH,
+    /// Nemotron 3 Nano.
+    NemotronHMoe,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -91,10 +95,10 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
      GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
      dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
-     qwen35moe, lfm2, lfm2moe, granitehybrid";
+     qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 55] = [
+    pub(super) const ALL: [Self; 57] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -150,6 +154,8 @@ impl Architecture {
         Self::Lfm2,
         Self::Lfm2Moe,
         Self::GraniteHybrid,
+        Self::NemotronH,
+        Self::NemotronHMoe,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -211,6 +217,8 @@ impl Architecture {
             Self::Lfm2 => ("lfm2", Family::Lfm2, false),
             Self::Lfm2Moe => ("lfm2moe", Family::Lfm2Moe, false),
             Self::GraniteHybrid => ("granitehybrid", Family::Granite4, true),
+            Self::NemotronH => ("nemotron_h", Family::NemotronH, true),
+            Self::NemotronHMoe => ("nemotron_h_moe", Family::NemotronH, true),
         }
     }
 
@@ -226,7 +234,9 @@ impl Architecture {
             Self::Qwen3Next => &names::GGUF_QWEN3_NEXT,
             Self::Qwen35 | Self::Qwen35Moe => &names::GGUF_QWEN35,
             Self::Lfm2 | Self::Lfm2Moe => &names::GGUF_LFM2,
-            Self::GraniteHybrid => &names::GGUF_GRANITE_HYBRID,
+            Self::GraniteHybrid | Self::NemotronH | Self::NemotronHMoe => {
+                &names::GGUF_GRANITE_HYBRID
+            }
             _ => &names::GGUF,
         }
     }

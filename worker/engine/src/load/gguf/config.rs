@@ -5,7 +5,7 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 
 use super::architecture::ARCHITECTURES;
 pub(super) use super::architecture::Architecture;
-use super::{recurrent, rope};
+use super::{nemotron_h, recurrent, rope};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
@@ -76,6 +76,7 @@ impl Config<'_, '_> {
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let mut shape = self.shape(&keys, checkpoint)?;
         let recurrent = self.recurrents(&keys, (&mut shape, checkpoint))?;
+        let folded = self.counted(&keys, &mut shape)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
         let window_rope = rope::window_rope(self, &keys, rotary_dim)?;
@@ -110,8 +111,12 @@ impl Config<'_, '_> {
             },
             scales,
             windows,
-            biases: biases(checkpoint, recurrent::first_attention(recurrent.as_ref())),
+            biases: match &folded {
+                Some(_) => nemotron_h::biases(checkpoint),
+                None => biases(checkpoint, recurrent::first_attention(recurrent.as_ref())),
+            },
             recurrent,
+            folded,
             gate: architecture.gate(),
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
@@ -199,6 +204,9 @@ impl Config<'_, '_> {
 
     /// How many of a head's elements are rotated.
     fn rotary_dim(&self, keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, LoadError> {
+        if keys.architecture.numbers_parts() {
+            return Ok(shape.head_dim); // whatever a file says of what does not rotate
+        }
         let given = keys.get("rope.dimension_count", Field::u32);
         let rotary_dim = given.map_err(|err| self.malformed(err))?.unwrap_or(shape.head_dim);
         if (2..=shape.head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2) {
@@ -214,6 +222,7 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         checkpoint: &Checkpoint<'_>,
     ) -> Result<ModelShape, LoadError> {
+        let layers = self.folded(keys)?.map(|folded| folded.layers.len() as u32);
         let shape = || -> Result<ModelShape, GgufError> {
             let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
             let is_latent = keys.architecture.family().is_latent();
@@ -226,17 +235,24 @@ impl Config<'_, '_> {
             let predicting = keys.get("nextn_predict_layers", Field::u32)?.unwrap_or(0);
             Ok(ModelShape {
                 vocab: 0,
-                layers: keys.u32("block_count")?.saturating_sub(predicting),
+                layers: match layers {
+                    Some(layers) => layers,
+                    None => keys.u32("block_count")?.saturating_sub(predicting),
+                },
                 width,
                 heads,
                 kv_heads: kv_heads.unwrap_or(heads),
                 head_dim: head_dim.unwrap_or_else(|| width.checked_div(heads).unwrap_or(0)),
-                ffn: match keys.get("feed_forward_length", Field::same_u32)? {
+                ffn: match keys.get(nemotron_h::FEEDS, Field::same_u32) {
+                    _ if layers.is_some() => {
+                        let mut all = keys.required(nemotron_h::FEEDS)?.u32s()?.into_iter();
+                        all.find(|&width| width > 0).unwrap_or(1)
+                    }
                     // All its layers have experts, and its files say nothing of any other.
-                    None if keys.architecture == Architecture::Qwen35Moe => {
+                    Ok(None) if keys.architecture == Architecture::Qwen35Moe => {
                         keys.u32("expert_feed_forward_length")?
                     }
-                    _ => keys.u32("feed_forward_length")?,
+                    _ => keys.u32(nemotron_h::FEEDS)?,
                 },
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
                 recurrent_layers: 0,

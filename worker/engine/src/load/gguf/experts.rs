@@ -21,7 +21,8 @@ const BIAS: &str = "exp_probs_b";
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
      exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
-     dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe and granitehybrid";
+     dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe, granitehybrid and \
+     nemotron_h_moe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -54,6 +55,7 @@ impl Config<'_, '_> {
                 | Architecture::Qwen35Moe
                 | Architecture::Lfm2Moe
                 | Architecture::GraniteHybrid
+                | Architecture::NemotronHMoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -69,7 +71,7 @@ impl Config<'_, '_> {
         let most = if architecture == Architecture::GptOss { SOFTMAX_OF_CHOSEN } else { SIGMOID };
         Refusal::unless_within("expert_gating_func", gating.unwrap_or(0), 0, most)
             .map_err(refused)?;
-        experts.checked().map(Some).map_err(refused)
+        self.as_nemotron_h(keys, experts)?.checked().map(Some).map_err(refused)
     }
 
     fn read_experts(
@@ -262,5 +264,21 @@ mod tests {
         let leading =
             |file: Writer, name: &str| file.u32(&format!("{name}.leading_dense_block_count"), 1);
         assert_eq!(of(Architecture::Lfm2Moe, leading), lfm2);
+        let parts = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.block_count"), 4)
+                .i32s(&format!("{name}.attention.head_count_kv"), &[0, 0, 4, 0])
+                .i32s(&format!("{name}.feed_forward_length"), &[0, 48, 0, 0])
+                .u32(&format!("{name}.expert_shared_feed_forward_length"), 40)
+                .f32(&format!("{name}.expert_weights_scale"), 2.5)
+        };
+        let nemotron = ManyExperts {
+            shared_ffn: Some(40),
+            bias: true,
+            normalises: false,
+            scale: 2.5,
+            layers: vec![true, false, false],
+            ..lfm2
+        };
+        assert_eq!(of(Architecture::NemotronHMoe, parts), nemotron);
     }
 }

@@ -6,6 +6,7 @@ mod config;
 mod experts;
 mod latent;
 mod layers;
+mod nemotron_h;
 mod parts;
 mod recurrent;
 mod rope;
@@ -30,7 +31,8 @@ pub(crate) fn load(
     let parts = files.parse()?;
     let config = config::Config { path: parts[0].path, gguf: &parts[0].gguf };
     let architecture = config.architecture()?;
-    let checkpoint = tensors::checkpoint(&parts)?;
+    let mut checkpoint = tensors::checkpoint(&parts)?;
+    config.number_layers(architecture, &mut checkpoint)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
     let names = match architecture {
         Architecture::Falcon if decoder.two_norms => &names::GGUF_FALCON_TWO,

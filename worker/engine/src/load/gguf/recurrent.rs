@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Gate, Recurrents, RuleShape, all_but_every};
 
-const KV_HEADS: &str = "attention.head_count_kv";
+pub(super) const KV_HEADS: &str = "attention.head_count_kv";
 const RECURRENT: &str = "attention.recurrent_layers";
 const INTERVAL: &str = "full_attention_interval";
 /// Of so many layers one is attention, where a file does not say.
@@ -29,7 +29,7 @@ impl Architecture {
             Self::Lfm2 | Self::Lfm2Moe => Some(Kind::Gated),
             Self::Qwen3Next => Some(Kind::Delta { tiled: false }),
             Self::Qwen35 | Self::Qwen35Moe => Some(Kind::Delta { tiled: true }),
-            Self::GraniteHybrid => Some(Kind::Scan),
+            Self::GraniteHybrid | Self::NemotronH | Self::NemotronHMoe => Some(Kind::Scan),
             _ => None,
         }
     }
@@ -81,6 +81,9 @@ impl Config<'_, '_> {
     ) -> Result<Option<Recurrents>, LoadError> {
         let Some(kind) = keys.architecture.remembers() else { return Ok(None) };
         let layers = match kind {
+            _ if keys.architecture.numbers_parts() => {
+                self.folded(keys)?.map_or_else(Vec::new, |folded| folded.states())
+            }
             Kind::Delta { .. } => self.unless_attention(keys, shape.layers)?,
             Kind::Gated | Kind::Scan => self.without_keys(keys, shape.layers)?,
         };

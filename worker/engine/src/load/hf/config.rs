@@ -7,6 +7,7 @@ mod families;
 mod inside;
 mod latent;
 mod layers;
+mod nemotron_h;
 mod older;
 mod quantized;
 mod recurrent;
@@ -153,6 +154,8 @@ struct Config {
     #[serde(flatten)]
     recurrent: recurrent::RecurrentFields,
     #[serde(flatten)]
+    nemotron_h: nemotron_h::NemotronHFields,
+    #[serde(flatten)]
     rope: RopeFields,
 }
 
@@ -195,6 +198,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         .map_err(|name| unsupported("quantization", &name, quantized::SUPPORTED))?;
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     config.refuse_hybrids(family).map_err(refused)?;
+    config.refuse_nemotron_h(family).map_err(refused)?;
     config.refuse_variants(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let (found, window_rope) = config.ropes(family, &shape).map_err(|error| match error {
@@ -226,6 +230,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
         biases: config.biases(family),
         recurrent: config.recurrents(family).map_err(refused)?,
+        folded: config.folded(family).map_err(refused)?,
         gate: config.gate(family),
         expert_groups: config.expert_groups(family, experts.as_ref()).map_err(refused)?,
         experts,
@@ -328,6 +333,10 @@ impl Config {
         if let Some(recurrents) = self.recurrents(family)? {
             shape.recurrent_layers = recurrents.count();
             shape.state_bytes = recurrents.state_bytes(shape.width);
+            shape.validate()?;
+        }
+        if let Some(folded) = self.folded(family)? {
+            folded.add_still(&mut shape);
             shape.validate()?;
         }
         Ok(shape)

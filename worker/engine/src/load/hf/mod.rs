@@ -56,6 +56,10 @@ pub(crate) fn load(
     if let (Family::OlmoHybrid, Some(recurrents)) = (decoder.family, &decoder.recurrent) {
         olmo_hybrid::name_norms(&mut checkpoint, recurrents);
     }
+    if let Some(folded) = &decoder.folded {
+        checkpoint.lift(&[("backbone.", ""), ("model.", "")]); // as NVIDIA and transformers say
+        folded.number(&mut checkpoint, "layers", ["norm.weight", "feed_norm.weight"]);
+    }
     let names = match decoder.family {
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
@@ -71,6 +75,7 @@ pub(crate) fn load(
         Family::Lfm3 => &names::HF_LFM3,
         Family::Bamba => &names::HF_BAMBA,
         Family::OlmoHybrid => &names::HF_OLMO_HYBRID,
+        Family::NemotronH => &names::HF_NEMOTRON_H,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,
         Family::GptOss => &names::HF_GPT_OSS,

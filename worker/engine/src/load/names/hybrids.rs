@@ -153,3 +153,42 @@ pub(crate) const HF_OLMO_HYBRID: Names = Names {
     },
     ..HF_OLMO2
 };
+
+/// The same in Nemotron-H, once its parts have the numbers of layers.
+pub(crate) const HF_NEMOTRON_H: Names = Names {
+    embed: "embeddings",
+    final_norm: "norm_f",
+    layer: "layers",
+    attn_norm: "norm",
+    q: "mixer.q_proj",
+    k: "mixer.k_proj",
+    v: "mixer.v_proj",
+    qkv: "",
+    out: "mixer.o_proj",
+    ffn_norm: "feed_norm",
+    up: "mixer.up_proj",
+    gate_up: "",
+    down: "mixer.down_proj",
+    experts: ExpertNames {
+        router: "mixer.gate",
+        bias: "mixer.gate.e_score_correction_bias",
+        up: "mixer.experts.{}.up_proj",
+        gate_up: "mixer.experts.up_proj.{}",
+        down: "mixer.experts.{}.down_proj",
+        downs: "mixer.experts.down_proj.{}",
+        shared_up: "mixer.shared_experts.up_proj",
+        shared_down: "mixer.shared_experts.down_proj",
+        ..HF_EXPERTS
+    },
+    recurrent: RecurrentNames {
+        first: &[FirstPart { name: "mixer.in_proj", columns: &[Columns::All], by_head: false }],
+        conv: &[("mixer.conv1d", Columns::Channels)],
+        rate: "mixer.A_log",
+        rates: Rates::Logarithms,
+        shift: "mixer.dt_bias",
+        skip: "mixer.D",
+        norm: "mixer.norm.weight",
+        out: "mixer.out_proj",
+    },
+    ..HF
+};

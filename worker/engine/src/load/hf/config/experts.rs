@@ -38,6 +38,10 @@ impl Config {
                 self.qwen_experts(family, usual)?
             }
             Family::Lfm2Moe => self.lfm2_experts(usual),
+            Family::NemotronH => match self.nemotron_h_experts(usual)? {
+                Some(experts) => experts,
+                None => return Ok(None),
+            },
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{inside, older};
+use super::{inside, nemotron_h, older};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -23,11 +23,12 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
      GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
-     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, and \
-     what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
-     (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
-     Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration, \
-     Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration";
+     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
+     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
+     Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
+     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
+     Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
+     Qwen3_5MoeForConditionalGeneration";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
@@ -181,7 +182,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
 }
 
 /// Types, architectures and families of models some of whose layers remember in a state.
-const HYBRIDS: [(&str, &str, Family); 10] = [
+const HYBRIDS: [(&str, &str, Family); 11] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -192,6 +193,7 @@ const HYBRIDS: [(&str, &str, Family); 10] = [
     ("lfm3", inside::LFM3, Family::Lfm3),
     ("bamba", "BambaForCausalLM", Family::Bamba),
     ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
+    ("nemotron_h", nemotron_h::NEMOTRON_H, Family::NemotronH),
 ];
 
 impl Family {
@@ -259,7 +261,7 @@ impl Family {
             Self::Qwen3Next | Self::Qwen35Moe => Some(2),
             Self::Qwen35 | Self::Lfm3 => Some(4),
             Self::OlmoHybrid => None,
-            Self::Lfm2 | Self::Lfm2Moe | Self::Bamba => Some(8),
+            Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
         }
     }
 
@@ -268,7 +270,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Ministral3 | Self::Lfm3 => Some(128),
+            Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
             Self::GptOss => Some(64),
@@ -287,6 +289,7 @@ impl Family {
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
+            Self::NemotronH => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

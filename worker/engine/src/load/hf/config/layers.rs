@@ -39,6 +39,7 @@ impl Config {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
             }
+            (Family::NemotronH, _) => Ok(vec![false; layers]),
             (Family::OlmoHybrid, _) => {
                 let rotates = self.rope.turns();
                 // Whether a model without it does has not always been the same.
@@ -72,7 +73,7 @@ impl Config {
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
             Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
-            Family::Bamba => both(is_biased, mlp_bias),
+            Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
@@ -202,6 +203,7 @@ impl Config {
             Family::Falcon | Family::GptJ | Family::Mistral4 => None,
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
             Family::Lfm2 | Family::Lfm2Moe | Family::Bamba | Family::OlmoHybrid => None,
+            Family::NemotronH => None,
         }
     }
 }

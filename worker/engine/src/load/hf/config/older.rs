@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::nemotron_h;
+
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
 pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
@@ -22,6 +24,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             gptj(fields);
             Ok(())
         }
+        nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
         LFM2 => {

@@ -70,7 +70,7 @@ impl Family {
     }
 
     fn is_scan(self) -> bool {
-        matches!(self, Self::Granite4 | Self::Bamba)
+        matches!(self, Self::Granite4 | Self::Bamba | Self::NemotronH)
     }
 }
 
@@ -101,7 +101,7 @@ impl Config {
         } else {
             let taps = of.mamba_d_conv.unwrap_or(4);
             let conv_bias = of.mamba_conv_bias.unwrap_or(true);
-            let (biases, rule) = (of.mamba_proj_bias.unwrap_or(false), self.scan()?);
+            let (biases, rule) = (of.mamba_proj_bias.unwrap_or(false), self.scan(family)?);
             Recurrents { layers, taps, conv_bias, biases, norm_eps, rule }
         };
         recurrents.checked()
@@ -109,6 +109,9 @@ impl Config {
 
     /// Per layer: whether it has no keys.
     fn recurrent_layers(&self, family: Family) -> Result<Vec<bool>, Refusal> {
+        if let Some(folded) = self.folded(family)? {
+            return Ok(folded.states());
+        }
         let (of, count) = (&self.recurrent, self.num_hidden_layers as usize);
         let all_but =
             |some: &[usize]| -> Vec<bool> { (0..count).map(|idx| !some.contains(&idx)).collect() };
@@ -177,8 +180,8 @@ impl Config {
         }
     }
 
-    fn scan(&self) -> Result<RuleShape, Refusal> {
-        let of = &self.recurrent;
+    fn scan(&self, family: Family) -> Result<RuleShape, Refusal> {
+        let (of, is_nemotron) = (&self.recurrent, family == Family::NemotronH);
         let heads = of.mamba_n_heads.unwrap_or(128);
         let inner = of.mamba_expand.unwrap_or(2.0) * f64::from(self.hidden_size);
         let head_dim = match &of.mamba_d_head {
@@ -189,17 +192,19 @@ impl Config {
             Some(other) if other != "auto" => {
                 return Err(Refusal::new("mamba_d_head", other, "a number, or auto"));
             }
+            _ if is_nemotron => 64,
             _ => (inner / f64::from(heads)) as u32,
         };
-        if f64::from(heads) * f64::from(head_dim) != inner {
+        // Nemotron-H has another field for what makes nothing there.
+        if !is_nemotron && f64::from(heads) * f64::from(head_dim) != inner {
             let bound = format!("such that mamba_n_heads = {heads} of them make {inner}");
             return Err(Refusal::new("mamba_d_head", head_dim, bound));
         }
         Ok(RuleShape::Scan {
             heads,
             head_dim,
-            groups: of.mamba_n_groups.unwrap_or(1),
-            state_dim: of.mamba_d_state.unwrap_or(256),
+            groups: of.mamba_n_groups.unwrap_or(if is_nemotron { 8 } else { 1 }),
+            state_dim: of.mamba_d_state.unwrap_or(if is_nemotron { 128 } else { 256 }),
             limits: self.time_steps()?,
             norm: true,
         })
