@@ -233,7 +233,8 @@ impl MemorySet {
         }
     }
 
-    /// Brings positions, scores, votes and state to the host, so that nothing that reads them can fail.
+    /// Brings positions, scores, votes and state to the host, so that nothing that reads them can
+    /// fail.
     ///
     /// # Errors
     /// As [`Array::host`] has it.

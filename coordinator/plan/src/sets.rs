@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn completions_share_the_prompt_where_all_of_it_is_kept() {
-        let all = |choices, tokens| Job { keeps_all: true, ..job(choices, 95 + tokens, 0) };
+        let all = |choices, tokens: u64| Job { keeps_all: true, ..job(choices, 95 + tokens, 0) };
         check(&all(1, 5), &[u64::MAX], [6 * 100, 100, 100]);
         // Three tokens of the prompt are in a page that each of them copies.
         check(&all(3, 5), &[u64::MAX], [6 * 100 + 2 * 8, 100 + 2 * 8, 100]);

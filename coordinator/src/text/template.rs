@@ -528,7 +528,8 @@ mod tests {
             if value is mapping or (value is sequence and value is not string) else value | string \
             %}{{- '<parameter=' ~ name ~ '>\n' ~ value ~ '\n</parameter>\n' }}{%- endfor %}\
             {{- '</function>\n</tool_call>\n' }}{%- endfor %}{%- else %}{{- message.content ~ '\n' \
-            }}{%- endif %}{%- endfor %}{{- '<think>\n' if enable_thinking else '<think></think>' }}";
+            }}{%- endif %}{%- endfor %}\
+            {{- '<think>\n' if enable_thinking else '<think></think>' }}";
         let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
         let arguments = serde_json::json!({ "town": "Concord", "days": [1, 2], "wet": true });
         let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };

@@ -267,8 +267,8 @@ pub fn rows_recur_as_they_do_alone(backend: &dyn Backend) {
     }
 }
 
-/// What is not a number, or overflows, is refused where it comes about or where it is read; it makes
-/// no plausible rows.
+/// What is not a number, or overflows, is refused where it comes about or where it is read; it
+/// makes no plausible rows.
 pub fn a_broken_state_is_refused(backend: &dyn Backend) {
     for (name, layer) in layers() {
         let (x, len) = (rows(50, 3, layer.columns()), layer.state_len());

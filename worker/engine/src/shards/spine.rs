@@ -27,7 +27,8 @@ pub struct Past<'a> {
 /// set that travels.
 ///
 /// # Errors
-/// A model with states, tokens outside the vocabulary, what the backend refuses, what the port could not do.
+/// A model with states, tokens outside the vocabulary, what the backend refuses, what the port
+/// could not do.
 pub fn prefill_sharded(
     model: &Model,
     block: Block<'_>,
