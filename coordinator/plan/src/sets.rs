@@ -37,8 +37,9 @@ impl Sets {
         let spare = pools.filter(|pool| *pool >= least).map(|pool| pool - least).min();
         let states = states.min(spare.unwrap_or(0));
         let one = keys.saturating_add(job.state_tokens);
-        let decoding = one.saturating_add(further).min(least.saturating_add(states));
-        Self { least, states, decoding, one }
+        let all = least.saturating_add(states);
+        let decoding = one.saturating_add(further).min(all);
+        Self { least, states, decoding, one: one.min(all) }
     }
 
     /// Of any worker that has a chunk of it, for as long as chunks are done.
@@ -57,13 +58,10 @@ impl Sets {
     }
 }
 
-/// What completions take beside the first one. Where no key is given up they share the prompt's
-/// pages: each has of its own what it generates and, where the prompt ends in the middle of a
-/// page, a copy of that.
+/// What completions take beside the first one. They may share the prompt's pages, but not on a
+/// device without pages, nor where they were handed over; so each counts as a whole.
 fn further(job: &Job, page_tokens: u64) -> u64 {
-    let prompt_tokens = u64::from(job.grid.prompt_tokens());
-    let shared = if job.keeps_all { prompt_tokens - prompt_tokens % page_tokens } else { 0 };
-    let own = job.memory_tokens.saturating_sub(shared).next_multiple_of(page_tokens);
+    let own = job.memory_tokens.next_multiple_of(page_tokens);
     let completions = u64::from(job.choices.max(1)) - 1;
     own.saturating_add(job.state_tokens).saturating_mul(completions)
 }
@@ -115,15 +113,6 @@ mod tests {
         check(&job(3, 7, 0), &[], [8 * 8, 3 * 8, 8]);
         let short = Job { grid: ChunkGrid::new(5, 10).unwrap(), ..job(3, 7, 0) };
         check(&short, &[10], [3 * 8, 3 * 8, 8]);
-    }
-
-    #[test]
-    fn completions_share_the_prompt_where_all_of_it_is_kept() {
-        let all = |choices, tokens: u64| Job { keeps_all: true, ..job(choices, 95 + tokens, 0) };
-        check(&all(1, 5), &[u64::MAX], [6 * 100, 100, 100]);
-        // Three tokens of the prompt are in a page that each of them copies.
-        check(&all(3, 5), &[u64::MAX], [6 * 100 + 2 * 8, 100 + 2 * 8, 100]);
-        check(&all(3, 6), &[u64::MAX], [6 * 104 + 2 * 12, 104 + 2 * 12, 104]);
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub const SNAPSHOT_READ_DEADLINE_MS: u64 = 10_000;
 pub const RESTORE_DEADLINE_MS: u64 = 100_000;
 /// Bytes of memory that a worker that serves keeps snapshots in, unless told otherwise.
 pub const SNAPSHOT_BYTES_DEFAULT: u64 = 1 << 30;
-/// Bytes of one prompt's boundaries where each has states; its last one is kept whatever it has.
+/// Bytes of one prompt's boundaries where each has states; two are kept whatever they have.
 pub const SNAPSHOT_PROMPT_BYTES: u64 = SNAPSHOT_BYTES_DEFAULT / 8;
 /// Bytes of disk for the same, where a folder is named.
 pub const SNAPSHOT_DISK_BYTES_DEFAULT: u64 = 16 << 30;

@@ -124,7 +124,7 @@ impl Default for Spacing {
 impl Spacing {
     /// Of a prompt whose memory sets have the keys of up to `tokens` tokens. With states each
     /// snapshot is large, and one prompt would displace those of all others: it has
-    /// [`limits::SNAPSHOT_PROMPT_BYTES`], or its last boundary alone.
+    /// [`limits::SNAPSHOT_PROMPT_BYTES`], or its last boundary and one before.
     pub fn new(shape: &ModelShape, kv: KvDtype, tokens: u32) -> Self {
         let whole = Self::default();
         if shape.state_bytes == 0 {
@@ -132,8 +132,8 @@ impl Spacing {
         }
         let each = shape.kv_bytes(tokens.into(), kv).saturating_add(shape.state_bytes);
         let all = u64::from(whole.last + whole.others);
-        let most = (limits::SNAPSHOT_PROMPT_BYTES / each).clamp(1, all) as u32;
-        let last = whole.last.min(most);
+        let most = (limits::SNAPSHOT_PROMPT_BYTES / each).clamp(2, all) as u32;
+        let last = if most < 2 * whole.last { 1 } else { whole.last };
         Self { last, others: most - last }
     }
 
@@ -142,9 +142,16 @@ impl Spacing {
         let full_chunks = grid.prompt_tokens() / grid.chunk_tokens();
         let boundary = chunk_idx + 1;
         let is_last = boundary + self.last > full_chunks;
-        let is_other = self.others > 0 && {
-            let stride = full_chunks.div_ceil(self.others).next_power_of_two();
-            boundary.is_multiple_of(stride)
+        let is_other = match self.others {
+            limits::SNAPSHOTS_PER_PROMPT => {
+                let stride = full_chunks.div_ceil(self.others).next_power_of_two();
+                boundary.is_multiple_of(stride)
+            }
+            // The first ones of a stride that lies closer: the next would be beyond the prompt.
+            few => {
+                let stride = 1 << full_chunks.div_ceil(few + 1).max(1).ilog2();
+                boundary.is_multiple_of(stride) && boundary / stride <= few
+            }
         };
         boundary <= full_chunks && (is_last || is_other)
     }
@@ -195,13 +202,13 @@ mod tests {
                 (0..grid.chunk_count()).filter(|idx| spacing.keeps(&grid, *idx)).collect();
             assert_eq!(kept, want, "{state_bytes} {tokens}");
         };
-        let (share, few) = (limits::SNAPSHOT_PROMPT_BYTES, [7, 15, 23, 31, 32, 33]);
+        let (share, few) = (limits::SNAPSHOT_PROMPT_BYTES, [3, 7, 11, 15, 19, 23, 32, 33]);
         check(96, 345, &[3, 7, 11, 15, 19, 23, 27, 31, 32, 33]);
         check(share / 8, 0, &few);
         check(share / 16, (share / 16 / 32) as u32, &few);
-        check(share / 3, 345, &[32, 33]);
-        check(share, 0, &[33]);
-        check(2 * share, 345, &[33]);
+        check(share / 3, 345, &[15, 33]);
+        check(share, 0, &[15, 33]);
+        check(2 * share, 345, &[15, 33]);
         assert_eq!(Spacing::new(&plain, KvDtype::F32, u32::MAX), Spacing::default());
     }
 

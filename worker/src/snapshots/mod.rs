@@ -70,14 +70,15 @@ impl Snapshot {
         self.layers.iter().map(|set| set.bytes() as u64).sum()
     }
 
-    /// Whether it is keys of exact attention, where no mass is counted: as large as what they
-    /// were made of, and a prompt has one for each chunk, or of all keys up to some of them where
-    /// states are handed on with them. With states it may also be a session, which nothing brings
-    /// back, and then it is none of these.
+    /// Whether it is large, a prompt has several, and it can be computed again: keys of exact
+    /// attention, where no mass is counted, and what has states. With states it may also be a
+    /// session, which nothing brings back, and then it is none of these.
     fn is_exact(&self) -> bool {
-        let keeps_all = self.retained.iter().all(|mass| mass.total == 0.0);
-        let has_states = || self.layers.iter().any(|set| !set.state.is_empty());
-        keeps_all && (self.is_prefix || !has_states())
+        let keeps_all = || self.retained.iter().all(|mass| mass.total == 0.0);
+        match self.layers.iter().any(|set| !set.state.is_empty()) {
+            true => self.is_prefix,
+            false => keeps_all(),
+        }
     }
 }
 

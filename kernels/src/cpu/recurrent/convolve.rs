@@ -10,13 +10,13 @@ use crate::tensor::Rows;
 const ROWS: usize = 16;
 
 /// `[rows, channels]`: of [`Rule::Gated`] the layer's output already, of others silu(conv(.)), of
-/// which queries and keys are normed. Blocks remember their last inputs.
+/// which queries and keys are normed. Blocks remember their last inputs; whether these are finite.
 pub(super) fn convolve(
     place: Place<'_>,
     recurrent: &Recurrent,
     columns: &Rows,
     blocks: &mut [Block],
-) -> Vec<f32> {
+) -> (Vec<f32>, Vec<bool>) {
     let channels = recurrent.channels();
     let products;
     let (inputs, stride) = match &recurrent.rule {
@@ -40,8 +40,9 @@ pub(super) fn convolve(
     place.crew.map(tasks, |(block, first, to): (&Block, usize, &mut [f32])| {
         place.isa.run(Convolve { recurrent, inputs, block, columns, first, to });
     });
-    place.crew.map(blocks.iter_mut().collect(), |block| remember(recurrent, inputs, block));
-    convolved
+    let remember = |block| remember(recurrent, inputs, block);
+    let good = place.crew.map(blocks.iter_mut().collect(), remember);
+    (convolved, good)
 }
 
 /// b · x.
@@ -83,8 +84,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The last inputs of a block become the first elements of its state.
-fn remember(recurrent: &Recurrent, inputs: Inputs<'_>, Block { rows, state }: &mut Block) {
+/// The last inputs of a block become the first elements of its state; whether these are finite.
+fn remember(recurrent: &Recurrent, inputs: Inputs<'_>, Block { rows, state }: &mut Block) -> bool {
     let (kept, channels) = (recurrent.conv.taps - 1, inputs.channels);
     let new = rows.len().min(kept);
     let last = &mut state[..kept * channels];
@@ -92,6 +93,7 @@ fn remember(recurrent: &Recurrent, inputs: Inputs<'_>, Block { rows, state }: &m
     for (row, to) in (rows.end - new..).zip(last[(kept - new) * channels..].chunks_mut(channels)) {
         to.copy_from_slice(inputs.row(row));
     }
+    last.iter().fold(true, |all, x| all & x.is_finite())
 }
 
 struct Convolve<'a> {

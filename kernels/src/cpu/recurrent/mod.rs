@@ -95,8 +95,8 @@ fn all(
     columns: &Rows,
     mut blocks: Vec<Block>,
 ) -> Vec<Result<Recurred, BackendError>> {
-    let convolved = convolve(place, recurrent, columns, &mut blocks);
-    let (walked, good) = walk(place, recurrent, (columns, &convolved), &mut blocks);
+    let (convolved, mut good) = convolve(place, recurrent, columns, &mut blocks);
+    let walked = walk(place, recurrent, (columns, &convolved), (&mut blocks, &mut good));
     let output = output_of(place, recurrent, columns, (convolved, walked, &blocks));
     let outputs = match blocks.len() {
         1 => vec![output],

@@ -1,5 +1,7 @@
 //! States, through the rows of their blocks.
 
+use std::ops::Range;
+
 use super::super::gemm::Place;
 use super::super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front, sum};
 use super::Block;
@@ -19,35 +21,37 @@ pub(super) fn span(states: States, rows: usize) -> usize {
 
 /// What heads read of their states: for each block, one after the other, and each head
 /// `[spans][rows, span]`, of [`span`] columns or what is left of them. Nothing where the rule has
-/// no states. And for each block whether its state is finite.
+/// no states. Of blocks whose states are not finite behind their rows it says so in `good`.
 pub(super) fn walk(
     place: Place<'_>,
     recurrent: &Recurrent,
     (columns, convolved): (&Rows, &[f32]),
-    blocks: &mut [Block],
-) -> (Vec<f32>, Vec<bool>) {
+    (blocks, good): (&mut [Block], &mut [bool]),
+) -> Vec<f32> {
     let (channels, inputs) = (recurrent.channels(), recurrent.inputs_len());
-    let are_finite = |values: &[f32]| values.iter().all(|x| x.is_finite());
-    let mut good: Vec<_> = blocks.iter().map(|block| are_finite(&block.state[..inputs])).collect();
-    let Some(states) = recurrent.rule.states() else { return (Vec::new(), good) };
-    let steps = steps(place, recurrent, states, columns);
+    let Some(states) = recurrent.rule.states() else { return Vec::new() };
+    let steps = match blocks.iter().any(|block| span(states, block.rows.len()) < states.cols) {
+        true => {
+            let heads = (0..states.heads).collect();
+            place.crew.map(heads, |head| steps(recurrent, head, (columns, 0..columns.rows())))
+        }
+        false => Vec::new(), // a task has a head, and makes its own
+    };
     let mut walked = vec![0.0; columns.rows() * states.heads * states.cols];
     let (mut rest, mut tasks) = (&mut *walked, Vec::new());
     for (idx, block) in blocks.iter_mut().enumerate() {
         let rows = block.rows.clone();
         let span = span(states, rows.len());
+        let convolved = &convolved[rows.start * channels..rows.end * channels];
         let heads = block.state[inputs..].chunks_exact_mut(states.rows * states.cols);
         for (head, state) in heads.enumerate() {
-            let steps = &steps[head][rows.clone()];
-            let mut rests: Vec<&mut [f32]> = state.chunks_exact_mut(states.cols).collect();
-            for first in (0..states.cols).step_by(span) {
-                let width = span.min(states.cols - first);
+            let steps = steps.get(head).map(|steps| &steps[rows.clone()]);
+            for (first, state) in Part::all(state, states.cols, span) {
                 let to;
-                (to, rest) = rest.split_at_mut(rows.len() * width);
-                let state = rests.iter_mut().map(|row| cut(row, width)).collect();
-                let convolved = &convolved[rows.start * channels..rows.end * channels];
-                let head = Head { recurrent, states, head, first };
-                tasks.push((idx, Walk { of: head, convolved, steps, state, to }));
+                (to, rest) = rest.split_at_mut(rows.len() * state.cols());
+                let of = Head { recurrent, states, head, first };
+                let walk = Walk { of, convolved, steps, columns, first: rows.start, state, to };
+                tasks.push((idx, walk));
             }
         }
     }
@@ -55,36 +59,65 @@ pub(super) fn walk(
     for (idx, is_good) in place.crew.map(tasks, walk) {
         good[idx] &= is_good;
     }
-    (walked, good)
+    walked
 }
 
-/// The first `width` elements; `row` is what is behind them.
-fn cut<'a>(row: &mut &'a mut [f32], width: usize) -> &'a mut [f32] {
-    let (here, later) = std::mem::take(row).split_at_mut(width);
-    *row = later;
-    here
+/// Some columns of a head's state.
+enum Part<'a> {
+    /// All of so many.
+    Whole(&'a mut [f32], usize),
+    /// Those of each row.
+    Some(Vec<&'a mut [f32]>),
 }
 
-/// Decay and step of every head and row.
+impl<'a> Part<'a> {
+    /// A state of `cols` columns, `span` of them in each part, and the first of each.
+    fn all(state: &'a mut [f32], cols: usize, span: usize) -> Vec<(usize, Self)> {
+        if span == cols {
+            return vec![(0, Self::Whole(state, cols))];
+        }
+        let mut parts: Vec<_> = (0..cols).step_by(span).map(|first| (first, Vec::new())).collect();
+        for row in state.chunks_exact_mut(cols) {
+            parts.iter_mut().zip(row.chunks_mut(span)).for_each(|(part, row)| part.1.push(row));
+        }
+        parts.into_iter().map(|(first, rows)| (first, Self::Some(rows))).collect()
+    }
+
+    fn cols(&self) -> usize {
+        match self {
+            Self::Whole(_, cols) => *cols,
+            Self::Some(rows) => rows.first().map_or(0, |row| row.len()),
+        }
+    }
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> &mut [f32] {
+        match self {
+            Self::Whole(state, cols) => &mut state[i * *cols..(i + 1) * *cols],
+            Self::Some(rows) => rows[i],
+        }
+    }
+}
+
+/// Decay and step of a head for some rows.
 fn steps(
-    place: Place<'_>,
     recurrent: &Recurrent,
-    states: States,
-    columns: &Rows,
-) -> Vec<Vec<[f32; 2]>> {
-    let rows = || (0..columns.rows()).map(|t| columns.row(t));
-    place.crew.map((0..states.heads).collect(), |head| match &recurrent.rule {
+    head: usize,
+    (columns, rows): (&Rows, Range<usize>),
+) -> Vec<[f32; 2]> {
+    let rows = rows.map(|t| columns.row(t));
+    match &recurrent.rule {
         Rule::Gated => Vec::new(),
         Rule::Delta(delta) => {
             let [_, b, a] = delta.gates();
             let gates = |row: &[f32]| [row[b.start + head], row[a.start + head]];
-            rows().map(|row| delta.decay_and_step(head, gates(row))).collect()
+            rows.map(|row| delta.decay_and_step(head, gates(row))).collect()
         }
         Rule::Scan(scan) => {
             let at = scan.steps().start + head;
-            rows().map(|row| scan.decay_and_step(head, row[at])).collect()
+            rows.map(|row| scan.decay_and_step(head, row[at])).collect()
         }
-    })
+    }
 }
 
 /// Some columns of a head.
@@ -102,10 +135,13 @@ struct Walk<'a> {
     of: Head<'a>,
     /// `[rows, channels]`.
     convolved: &'a [f32],
-    /// `[rows]`: decay and step.
-    steps: &'a [[f32; 2]],
-    /// These columns of each row of the state.
-    state: Vec<&'a mut [f32]>,
+    /// `[rows]`: decay and step, if they are there already.
+    steps: Option<&'a [[f32; 2]]>,
+    /// Of all blocks.
+    columns: &'a Rows,
+    /// Its first row among them.
+    first: usize,
+    state: Part<'a>,
     /// `[rows of the block, columns]`.
     to: &'a mut [f32],
 }
@@ -142,15 +178,22 @@ impl Kernel for Walk<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> bool {
-        let Self { of, convolved, steps, mut state, to } = self;
-        let (parts, channels) = (of.parts(), of.recurrent.channels());
-        let cols = state.first().map_or(0, |row| row.len());
-        let mut tile = vec![[0.0; LANES]; state.len()];
+        let Self { of, convolved, mut state, to, .. } = self;
+        let (parts, channels, cols) = (of.parts(), of.recurrent.channels(), state.cols());
+        let own = match self.steps {
+            Some(_) => Vec::new(),
+            None => {
+                let rows = self.first..self.first + to.len() / cols;
+                self::steps(of.recurrent, of.head, (self.columns, rows))
+            }
+        };
+        let steps = self.steps.unwrap_or(&own);
+        let mut tile = vec![[0.0; LANES]; of.states.rows];
         let mut nothing = simd.splat(0.0); // times a number that is not finite it is NaN
         for first in (0..cols).step_by(LANES) {
             let width = LANES.min(cols - first);
-            for (lanes, row) in tile.iter_mut().zip(&state) {
-                lanes[..width].copy_from_slice(&row[first..first + width]);
+            for (i, lanes) in tile.iter_mut().enumerate() {
+                lanes[..width].copy_from_slice(&state.row(i)[first..first + width]);
             }
             let at = At { convolved, channels, parts, first, width };
             let to = to.chunks_exact_mut(cols).map(|row| &mut row[first..first + width]);
@@ -161,9 +204,9 @@ impl Kernel for Walk<'_> {
                     scan(simd, &mut tile, (at, steps, rule.skip[of.head]), to);
                 }
             }
-            for (lanes, row) in tile.iter().zip(&mut state) {
+            for (i, lanes) in tile.iter().enumerate() {
                 nothing = simd.load(lanes).fma(simd.splat(0.0), nothing);
-                row[first..first + width].copy_from_slice(&lanes[..width]);
+                state.row(i)[first..first + width].copy_from_slice(&lanes[..width]);
             }
         }
         sum(nothing) == 0.0

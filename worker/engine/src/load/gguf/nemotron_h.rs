@@ -51,6 +51,15 @@ impl Config<'_, '_> {
             Ok(all)
         };
         let (kv_heads, widths) = (of_each(KV_HEADS)?, of_each(FEEDS)?);
+        // Blocks that predict further tokens stand behind the others, and have no part in these.
+        let predicting = keys.get("nextn_predict_layers", Field::u32);
+        let predicting = predicting.map_err(|err| self.malformed(err))?.unwrap_or(0) as usize;
+        let count = blocks.saturating_sub(predicting);
+        let each = || kv_heads.iter().copied().zip(widths.iter().copied()).take(count);
+        if let Some(block) = each().position(|(kv_heads, width)| kv_heads > 0 && width > 0) {
+            let (field, bound) = (format!("{FEEDS}[{block}]"), format!("0, as {KV_HEADS} is not"));
+            return Err(refused(Refusal::new(field, widths[block], bound)));
+        }
         let feed = match keys.architecture {
             Architecture::NemotronHMoe => Part::Experts,
             _ => Part::Dense,
@@ -60,7 +69,7 @@ impl Config<'_, '_> {
             (_, 0) => Part::Attention,
             _ => feed,
         };
-        Ok(Some(Folded::new(kv_heads.into_iter().zip(widths).map(part).collect())))
+        Ok(Some(Folded::new(each().map(part).collect())))
     }
 
     /// The same, with layers that mix nothing counted in `shape`.

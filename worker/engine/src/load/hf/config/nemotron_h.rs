@@ -35,6 +35,14 @@ pub(super) fn rename(fields: &mut Map<String, Value>) -> Result<(), String> {
     let letters = letters(fields)?;
     let folded = Folded::of_letters(&letters);
     let folded = folded.map_err(|letter| format!("{PATTERN} has {letter}: must be {PARTS}"))?;
+    if fields.get("num_key_value_heads").is_some_and(Value::is_null) {
+        let heads = fields.get("num_attention_heads").cloned();
+        fields.extend(heads.map(|heads| ("num_key_value_heads".to_owned(), heads)));
+    }
+    // No head rotates, and null is as if nothing was said.
+    fields.retain(|name, value| {
+        !value.is_null() && !name.starts_with("rope_") && name != "partial_rotary_factor"
+    });
     // What others call so is not read here.
     for (own, name) in [
         ("layer_norm_epsilon", "rms_norm_eps"),
