@@ -413,6 +413,7 @@ mod tests {
             workers_up: 3,
             workers_open: 2,
             token_bytes,
+            state_bytes: 0,
             snapshots,
             pools,
             chunk_hedges: 9,

@@ -105,7 +105,7 @@ pub struct PrefillReport {
     pub retained: Vec<RetainedMass>,
     /// Bytes remembered at the end.
     pub memory_bytes: u64,
-    /// Keys per KV head that the last layer remembers at the end.
+    /// Keys per KV head that a layer remembers at the end, if it remembers keys.
     pub memory_tokens: u32,
     /// As used: [`Exchange::Move`] or [`Exchange::Stay`], the more frequent where both were.
     pub exchange: Exchange,
@@ -324,6 +324,7 @@ impl Submission {
             return Err(Refusal::new(format!("prompt[{idx}]"), self.prompt[idx], bound));
         }
         self.policy.validate()?;
+        self.exchange.validate(shape)?;
         self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
         Refusal::unless_within("min_tokens", self.sampling.min_tokens, 0, self.max_tokens)?;
@@ -407,6 +408,8 @@ pub(crate) mod tests {
         head_dim: 4,
         ffn: 16,
         max_positions: 50,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     pub(crate) fn good() -> Submission {
@@ -462,6 +465,20 @@ pub(crate) mod tests {
             "prompt_logprobs = present: must be absent beside resumable",
         );
         check(|bad| bad.sampling.top_p = 0.0, "top_p = 0: must be above 0 and at most 1");
+    }
+
+    #[test]
+    fn keys_of_a_model_that_has_states_stay_nowhere() {
+        let shape = ModelShape { recurrent_layers: 1, state_bytes: 8, ..SHAPE };
+        let check = |exchange: Exchange, policy: MemoryPolicy, want: Option<&str>| {
+            let asked = Submission { exchange, policy, ..good() };
+            let got = asked.validate(&shape, &Config::default()).err();
+            assert_eq!(got.map(|refusal| refusal.field).as_deref(), want, "{exchange}");
+        };
+        check(Exchange::Auto, MemoryPolicy::dense(), None);
+        check(Exchange::Move, MemoryPolicy::dense(), None);
+        check(Exchange::Stay, MemoryPolicy::dense(), Some("exchange"));
+        check(Exchange::Stay, MemoryPolicy::h2o(1, 2, 3), Some("exchange"));
     }
 
     #[test]

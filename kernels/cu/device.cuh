@@ -92,6 +92,8 @@ DEVICE f32 log2_fast(f32 x) {
 }
 DEVICE f32 exp_exact(f32 x) { return expf(x); }
 DEVICE f32 log_exact(f32 x) { return logf(x); }
+DEVICE f64 exp_wide(f64 x) { return exp(x); }
+DEVICE f64 log1p_wide(f64 x) { return log1p(x); } // log(1 + x)
 DEVICE bool finite(f32 x) { return isfinite(x); }
 DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 DEVICE u32 bits_of(f32 x) { return __float_as_uint(x); }

@@ -15,12 +15,15 @@
 //! scores stay f32 always. A backend may keep more than bf16 of a probability, never less.
 
 mod error;
+mod mixer;
 mod selection;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub use self::error::BackendError;
+pub use self::mixer::MixerOps;
+pub(crate) use self::mixer::recur_on_host;
 pub use self::selection::{Choice, Selected, SelectionOps};
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
@@ -313,7 +316,7 @@ pub trait LayerOps: Send + Sync {
 }
 
 /// A compute device.
-pub trait Backend: AttentionOps + SelectionOps + LayerOps {
+pub trait Backend: AttentionOps + SelectionOps + LayerOps + MixerOps {
     /// What it computes with, for people, logs and benches; nothing may branch on it. Two of one
     /// name sum in the same order, and give the same bits.
     fn name(&self) -> &'static str;

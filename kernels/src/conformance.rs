@@ -12,6 +12,7 @@ pub mod layers;
 pub mod mass;
 pub mod merging;
 pub mod random;
+pub mod recurrent;
 pub mod refusals;
 pub mod selection;
 pub mod threads;
@@ -118,6 +119,11 @@ macro_rules! conformance_checks {
             int8::embed_multiplies_out,
             int8::an_int8_row_stands_alone,
             int8::broken_int8_is_refused,
+            recurrent::rules_follow_the_definition,
+            recurrent::a_cut_changes_no_bit,
+            recurrent::rows_recur_as_they_do_alone,
+            recurrent::a_broken_state_is_refused,
+            recurrent::gates_and_first_products_match,
             refusals::wrong_shapes_are_named,
             refusals::foreign_weights_are_refused,
             refusals::broken_numbers_are_refused,
@@ -151,6 +157,7 @@ mod tests {
             ("layers", include_str!("conformance/layers.rs")),
             ("mass", include_str!("conformance/mass.rs")),
             ("merging", include_str!("conformance/merging.rs")),
+            ("recurrent", include_str!("conformance/recurrent.rs")),
             ("refusals", include_str!("conformance/refusals.rs")),
             ("selection", include_str!("conformance/selection.rs")),
             ("tiles", include_str!("conformance/tiles.rs")),

@@ -62,6 +62,8 @@ pub struct SetShape {
     pub head_dim: usize,
     /// How keys and values are stored.
     pub kv: KvDtype,
+    /// Elements of the state of a layer that has no keys. A [`Pair`] carries none.
+    pub state: usize,
     /// [`MemorySet::end`].
     pub end: u32,
 }
@@ -70,8 +72,8 @@ impl SetShape {
     /// Of `set`.
     pub fn of(set: &MemorySet) -> Self {
         let Keys { k, .. } = &set.keys;
-        let (kv_heads, keys) = (k.kv_heads, set.keys.len());
-        Self { kv_heads, keys, head_dim: k.head_dim, kv: k.dtype(), end: set.end }
+        let (kv_heads, keys, state) = (k.kv_heads, set.keys.len(), set.state.len());
+        Self { kv_heads, keys, head_dim: k.head_dim, kv: k.dtype(), state, end: set.end }
     }
 
     /// [`MemorySet::bytes`] of such a set, in order of position.
@@ -80,7 +82,8 @@ impl SetShape {
             KvDtype::F32 => size_of::<f32>(),
             KvDtype::Bf16 => size_of::<half::bf16>(),
         };
-        self.kv_heads * self.keys * (3 * size_of::<u32>() + 2 * self.head_dim * element)
+        let key = 3 * size_of::<u32>() + 2 * self.head_dim * element;
+        self.kv_heads * self.keys * key + self.state * size_of::<f32>()
     }
 }
 
@@ -138,9 +141,9 @@ pub trait Fabric: Send + Sync {
 
 /// Two devices that have joined.
 ///
-/// One set goes at a time, and what the ends send and receive MUST fit together in the same
-/// order. Every method but [`abort`](Self::abort) blocks, no longer than its patience; after an
-/// error the pair is of no more use. Dropping it aborts it.
+/// One set goes at a time, without a state, and what the ends send and receive MUST fit together
+/// in the same order. Every method but [`abort`](Self::abort) blocks, no longer than its patience;
+/// after an error the pair is of no more use. Dropping it aborts it.
 pub trait Pair: Send + Sync {
     /// Copies a set's lists (positions, scores and votes) to the host, where reading them is then
     /// free, behind `made` and not behind what the device was given since.

@@ -36,6 +36,7 @@ mod latent;
 pub mod mapped;
 pub mod memory;
 pub mod pool;
+pub mod recurrent;
 pub mod reference;
 pub mod select;
 mod shapes;
@@ -46,8 +47,8 @@ pub mod weights;
 
 pub use array::{Array, Resident};
 pub use backend::{
-    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, Op, Qkv, Queries, Scope,
-    Selected, SelectionOps, StateOps,
+    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, MixerOps, Op, Qkv, Queries,
+    Scope, Selected, SelectionOps, StateOps,
 };
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
@@ -58,6 +59,7 @@ pub use latent::{Latent, Raised};
 pub use mapped::MappedFile;
 pub use memory::{Keys, LEAVES, Leaves, MemorySet, Ranking, Rounding, Selection};
 pub use pool::{Pool, PoolUsage};
+pub use recurrent::{Convolution, Delta, GroupNorm, Recurred, Recurrent, Rule, Scan};
 pub use reference::Reference;
 pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};
 pub use state::AttentionState;

@@ -184,6 +184,8 @@ pub struct MemorySet {
     pub score: Array<f32>,
     /// `[kv_heads, keys]` f32: row weight that could have voted for each key.
     pub votes: Array<f32>,
+    /// What a [recurrent](crate::recurrent) layer remembers, which has no keys; none in others.
+    pub state: Array<f32>,
     /// Tokens processed so far: the position of the next token. Never derived from the number
     /// of keys, which selection lowers.
     pub end: u32,
@@ -196,6 +198,7 @@ impl MemorySet {
             keys: Keys::empty(kv_heads, head_dim, dtype),
             score: Array::default(),
             votes: Array::default(),
+            state: Array::default(),
             end: 0,
         }
     }
@@ -218,7 +221,8 @@ impl MemorySet {
     /// Where the pool's pages are made for other rows: a bug of the caller.
     pub fn put_in(&self, pool: &Pool) -> Result<Self, BackendError> {
         let (score, votes) = (self.score.clone(), self.votes.clone());
-        Ok(Self { keys: self.keys.put_in(pool)?, score, votes, end: self.end })
+        let keys = self.keys.put_in(pool)?;
+        Ok(Self { keys, score, votes, state: self.state.clone(), end: self.end })
     }
 
     /// The same set to be changed: a copy where it lies side by side, shared pages otherwise.
@@ -229,14 +233,16 @@ impl MemorySet {
         }
     }
 
-    /// Brings positions, scores and votes to the host, so that nothing that reads them can fail.
+    /// Brings positions, scores, votes and state to the host, so that nothing that reads them can
+    /// fail.
     ///
     /// # Errors
     /// As [`Array::host`] has it.
     pub fn fetch_lists(&self) -> Result<(), BackendError> {
         self.keys.positions.host()?;
         self.score.host()?;
-        self.votes.host().map(drop)
+        self.votes.host()?;
+        self.state.host().map(drop)
     }
 
     /// The same, and keys and values, but for those in pages, which are on the host anyway.
@@ -261,13 +267,14 @@ impl MemorySet {
             keys: self.keys.in_order().into_owned(),
             score: self.score.clone(),
             votes: self.votes.clone(),
+            state: self.state.clone(),
             end: self.end,
         }
     }
 
-    /// Bytes of keys, values, positions, scores and votes.
+    /// Bytes of keys, values, positions, scores, votes and state.
     pub fn bytes(&self) -> usize {
-        self.keys.bytes() + self.score.bytes() + self.votes.bytes()
+        self.keys.bytes() + self.score.bytes() + self.votes.bytes() + self.state.bytes()
     }
 }
 

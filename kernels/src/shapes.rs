@@ -3,6 +3,9 @@
 //! One copy for all backends of this crate, so that a caller's mistake reads the same whatever
 //! computes.
 
+mod mixer;
+
+pub(crate) use self::mixer::{gating, mixing, recurrent, recurring};
 use crate::backend::{BackendError, Queries, Scope};
 use crate::experts::Groups;
 use crate::fold::Node;
@@ -242,9 +245,20 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     const OP: &str = "finish";
     same(OP, "attention.rows", attention.rows(), x.rows())?;
     let LayerSpec { heads, head_dim, .. } = layer.spec;
+    if let Some(recurrent) = &layer.recurrent {
+        same(OP, "columns", attention.cols(), recurrent.outputs())?;
+        map(OP, recurrent.outputs(), &layer.out)?;
+        return finishing_rest(layer, x);
+    }
     same(OP, "attention.cols", attention.cols(), heads * head_dim)?;
     let value_dim = layer.latent.as_ref().map_or(head_dim, |latent| latent.value_dim);
     map(OP, heads * value_dim, &layer.out)?;
+    finishing_rest(layer, x)
+}
+
+/// `x` through the rest of a layer behind the product that `out` is.
+fn finishing_rest(layer: &LayerWeights, x: &Rows) -> Checked {
+    const OP: &str = "finish";
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
     for (name, norm) in [
         ("attn_post_norm", &layer.attn_post_norm),
@@ -255,6 +269,10 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     }
     let projections = layer.spec.activation.projections();
     match &layer.ffn {
+        FeedForward::Nothing => {
+            let normed = layer.ffn_norm.is_some() || layer.ffn_post_norm.is_some();
+            ensure(OP, !normed, || "norms of a feed-forward part that is not there".to_owned())
+        }
         FeedForward::Dense(dense) => part(x, dense, projections),
         FeedForward::Experts(experts) => some_of_many(x, experts, projections),
     }

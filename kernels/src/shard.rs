@@ -133,7 +133,8 @@ impl Shard {
     /// A block's own keys, which nobody has looked at. `end` is the position after its last.
     pub fn new(keys: Keys, end: u32) -> Self {
         let nothing = vec![0.0; keys.positions.len()];
-        let part = MemorySet { score: nothing.clone().into(), votes: nothing.into(), keys, end };
+        let (score, votes) = (nothing.clone().into(), nothing.into());
+        let part = MemorySet { score, votes, keys, state: Default::default(), end };
         Self { parts: vec![part], end }
     }
 

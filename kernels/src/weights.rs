@@ -7,6 +7,7 @@ use half::bf16;
 use crate::experts::Routing;
 use crate::int8::Int8Rows;
 use crate::latent::{Latent, Raised};
+use crate::recurrent::Recurrent;
 use crate::tensor::KvDtype;
 
 /// Elements of a weight matrix.
@@ -198,6 +199,9 @@ pub struct Gated {
 /// What stands behind attention in a layer.
 #[derive(Debug, Clone)]
 pub enum FeedForward {
+    /// The layer ends where attention is added to the stream (NVIDIA 2025, Nemotron-H). There are
+    /// no norms of a feed-forward part then.
+    Nothing,
     /// One for all tokens.
     Dense(Gated),
     /// For each token a few of many  (Shazeer et al. 2017).
@@ -224,6 +228,7 @@ impl FeedForward {
     pub fn bytes_of_one_token(&self) -> usize {
         let of_part = |part: &Gated| part.gate_up.bytes + part.down.bytes;
         match self {
+            Self::Nothing => 0,
             Self::Dense(dense) => of_part(dense),
             Self::Experts(experts) => {
                 let chosen = experts.each.iter().take(experts.routing.chosen);
@@ -266,6 +271,12 @@ pub struct LayerWeights {
     pub attn_post_norm: Option<Arc<[f32]>>,
     /// `[width]`: RMS norm before the feed-forward part, if the model has it.
     pub ffn_norm: Option<Arc<[f32]>>,
+    /// `[H D, width]`, or `[H, width]` for one number a head, if the model has it: what attention
+    /// gives is multiplied by σ of this, of what `qkv` takes  (Qiu et al. 2025).
+    pub gate: Option<Linear>,
+    /// What this layer has instead of attention, if it is none. `qkv` is its first product then,
+    /// and `out` takes what it gives.
+    pub recurrent: Option<Arc<Recurrent>>,
     /// The feed-forward part.
     pub ffn: FeedForward,
     /// It takes the stream as attention does, and not what attention has added to it
@@ -282,6 +293,7 @@ impl LayerWeights {
         let latent = self.latent.as_ref().map_or(0, |latent| {
             of_raised(&latent.keys) + latent.queries.as_ref().map_or(0, of_raised)
         });
-        self.qkv.bytes + latent + self.out.bytes + self.ffn.bytes_of_one_token()
+        let gate = self.gate.as_ref().map_or(0, |gate| gate.bytes);
+        self.qkv.bytes + latent + gate + self.out.bytes + self.ffn.bytes_of_one_token()
     }
 }

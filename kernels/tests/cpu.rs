@@ -189,6 +189,8 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         backend.pack(matrix(outputs, inputs, weights, seed), bias).unwrap()
     };
     LayerWeights {
+        gate: None,
+        recurrent: None,
         spec,
         attn_norm: Some(norm(width, 1)),
         qkv: pack((spec.heads + 2 * spec.kv_heads) * spec.head_dim, width, 2, true),

@@ -101,6 +101,8 @@ type Kv = (usize, KvDtype);
 fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> LayerWeights {
     let ones = || Arc::from(vec![1.0; WIDTH]);
     LayerWeights {
+        gate: None,
+        recurrent: None,
         spec: LayerSpec {
             heads: 4,
             kv_heads: 2,

@@ -117,7 +117,13 @@ fn choices() -> impl Strategy<Value = Choice> {
             let past = keys(kv_heads, heads.concat(), kv);
             let next: Vec<u32> = (60..).take(own).collect();
             Choice {
-                past: MemorySet { keys: past, score: score.into(), votes: votes.into(), end: 60 },
+                past: MemorySet {
+                    keys: past,
+                    score: score.into(),
+                    votes: votes.into(),
+                    state: Default::default(),
+                    end: 60,
+                },
                 own: keys(kv_heads, next.repeat(kv_heads), kv),
                 masses,
                 selection,

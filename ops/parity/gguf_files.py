@@ -6,6 +6,8 @@ import gguf
 import numpy as np
 import torch
 
+import gguf_hybrid
+
 ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'qwen2': 'qwen2', 'qwen3': 'qwen3', 'phi3': 'phi3', 'granite': 'granite',
                  'smollm3': 'smollm3', 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5',
@@ -22,12 +24,14 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
                  'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
-                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1'}
+                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1',
+                 **gguf_hybrid.ARCHITECTURES}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2', 'falcon'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'mistral3', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
+REORDERED = {'llama', 'mistral3', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee',
+             'granitehybrid'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -76,20 +80,27 @@ POST_NORMS = {
 def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     """Writes `model` with matrices as `kind`; returns the state dict that the file holds.
 
-    What makes keys and values of a few numbers is in one tensor where it is `whole`, as it was at
-    first. With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of
-    queries and keys stand in halves then.
+    What makes keys and values of a few numbers, or goes into Qwen3-Next's layers, is in one tensor
+    where it is `whole`, as it was at first. With `sections` it is a GLM 4 that sees pictures and
+    turns by several positions: rows of queries and keys stand in halves then.
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
+    has_parts = config.model_type in gguf_hybrid.PARTS
+    moe = '_moe' if gguf_hybrid.has_experts(config) else ''
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type] + moe)
     head_dim = getattr(config, 'head_dim', None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     if config.model_type == 'falcon':  # which has names of its own for what is written
         config.intermediate_size = config.ffn_hidden_size
         config.num_key_value_heads = config.num_kv_heads if config.new_decoder_architecture else 1
-    add_metadata(writer, config, head_dim)
+    if has_parts:
+        gguf_hybrid.add_parts_metadata(writer, config)
+    else:
+        add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
         add_latent_metadata(writer, config, whole)
+    if gguf_hybrid.is_hybrid(config):
+        gguf_hybrid.add_metadata(writer, config)
     if tokenizer is not None:
         add_tokenizer(writer, tokenizer, config)
     if sections:
@@ -107,13 +118,15 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_oss_experts(writer, key, tensor, kind)
         elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
             stored[key] = add_by_heads(writer, key, tensor, kind, config)
+        elif gguf_hybrid.is_piece(key, config):
+            stored[key] = gguf_hybrid.add_tensor(writer, key, tensor, kind, config, whole)
         elif '.experts.' in key:
             stored[key] = add_experts(writer, key, tensor, kind)
         else:
             stored[key] = add_tensor(writer, key, tensor, kind, config)
     if config.model_type == 'apertus':
         add_xielu(writer, model)
-    for name, factors in rope_factors(config, head_dim).items():
+    for name, factors in ({} if has_parts else rope_factors(config, head_dim)).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -130,7 +143,8 @@ def add_metadata(writer, config, head_dim):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if config.model_type != 'qwen3_5_moe_text':  # whose layers all have experts
+        writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     if not hasattr(config, 'kv_lora_rank'):
         writer.add_head_count_kv(config.num_key_value_heads)
@@ -144,7 +158,8 @@ def add_metadata(writer, config, head_dim):
                                    'norm_eps') if hasattr(config, name)]
         writer.add_layer_norm_eps(getattr(config, names[0]) if names else 1e-5)
     else:
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        eps = config.norm_eps if hasattr(config, 'norm_eps') else config.rms_norm_eps
+        writer.add_layer_norm_rms_eps(eps)
     if config.model_type == 'gpt_neox':
         writer.add_parallel_residual(config.use_parallel_residual)
     if hasattr(config, 'logit_scale'):
@@ -208,7 +223,7 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type in ('granite', 'granitemoe'):
+    if config.model_type in ('granite', 'granitemoe', 'granitemoehybrid'):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_attention_scale(config.attention_multiplier)
@@ -331,10 +346,12 @@ def add_tensor(writer, key, tensor, kind, config):
         return tensor
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
-    names = {**NAMES, **POST_NORMS.get(config.model_type, {})}
+    names = {**NAMES, **POST_NORMS.get(config.model_type, {}),
+             **gguf_hybrid.NAMES.get(config.model_type, {})}
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
     adds_one = (module.endswith('norm') and suffix == 'weight'
-                and config.model_type.startswith(('gemma', 'nemotron')))
+                and config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
+                and config.model_type != 'nemotron_h')
     data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None

@@ -262,6 +262,94 @@ MODELS.update({
         LATENT, scale_depth=None, dim_model_base=None, scale_emb=2, mlp_bias=True,
         tie_word_embeddings=False)),
 })
+# Some of whose layers remember in a state instead of keys.
+DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=12,
+             linear_num_key_heads=2, linear_num_value_heads=4, pad_token_id=0)
+# As many heads of keys as of values, convolutions of two inputs, and other layers.
+DELTA_ODD = dict(DELTA, num_hidden_layers=3, linear_num_value_heads=2, linear_conv_kernel_dim=2,
+                 layer_types=['full_attention', 'linear_attention', 'linear_attention'])
+MAMBA = dict(num_hidden_layers=3, mamba_n_heads=8, mamba_d_state=12, pad_token_id=0)
+MAMBA_LAYERS = dict(layer_types=['linear_attention', 'full_attention', 'linear_attention'])
+SHARED_MOE = dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)
+# transformers keeps time steps above the least one that they begin with, as no other runtime does.
+NEMOTRON_H = dict(mamba_num_heads=8, mamba_head_dim=12, ssm_state_size=20, n_groups=2, head_dim=32,
+                  chunk_size=16, time_step_min=1e-30)
+LFM3_ROPE = dict(sliding_attention=dict(rope_type='default', rope_theta=1e4),
+                 full_attention=dict(rope_type='proportional', rope_theta=1e6,
+                                     partial_rotary_factor=0.5))
+
+
+def parts(letters):
+    """What Nemotron-H is made of, one after the other."""
+    names = {'M': 'linear_attention', '*': 'full_attention', '-': 'mlp', 'E': 'moe'}
+    return [names[letter] for letter in letters]
+
+
+MODELS.update({
+    'qwen3-next': ('Qwen3NextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'qwen3-next-odd': ('Qwen3NextConfig', dict(
+        DELTA_ODD, head_dim=16, attention_bias=True, norm_topk_prob=False, mlp_only_layers=[1],
+        tie_word_embeddings=True, **SHARED_MOE)),
+    'qwen35': ('Qwen3_5TextConfig', dict(DELTA, head_dim=32)),
+    'qwen35-odd': ('Qwen3_5TextConfig', dict(DELTA_ODD, head_dim=16, attention_bias=True,
+                                             tie_word_embeddings=True)),
+    'qwen35-moe': ('Qwen3_5MoeTextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'lfm2': ('Lfm2Config', dict(num_hidden_layers=4, full_attn_idxs=[1, 3], block_multiple_of=16)),
+    'lfm2-biases': ('Lfm2Config', dict(
+        num_hidden_layers=3, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
+        block_auto_adjust_ff_dim=False, layer_types=['conv', 'full_attention', 'conv'])),
+    'lfm2-moe': ('Lfm2MoeConfig', dict(
+        num_hidden_layers=3, num_experts=6, num_dense_layers=1, routed_scaling_factor=1.5,
+        layer_types=['conv', 'full_attention', 'conv'], **MOE)),
+    'lfm2-moe-plain': ('Lfm2MoeConfig', dict(
+        num_hidden_layers=3, num_experts=6, num_dense_layers=1, use_expert_bias=False,
+        norm_topk_prob=False, layer_types=['full_attention', 'conv', 'conv'], **MOE)),
+    'granite4-mamba': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=0, shared_intermediate_size=80, mamba_n_groups=2,
+        **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'granite4-moe': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80,
+        intermediate_size=48, mamba_expand=3, mamba_conv_bias=False, mamba_proj_bias=True,
+        mamba_d_conv=3,
+        position_embedding_type='rope', attention_bias=True, time_step_limit=[0.3, 0.9],
+        tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'granite4-moe-whole': ('GraniteMoeHybridConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80,
+        intermediate_size=48, tie_word_embeddings=True, **MAMBA, **MAMBA_LAYERS, **GRANITE)),
+    'bamba': ('BambaConfig', dict(attn_layer_indices=[1], mamba_n_groups=2, **MAMBA)),
+    'bamba-whole': ('BambaConfig', dict(attn_layer_indices=[1], rope_parameters=dict(
+        rope_type='default', rope_theta=1e4, partial_rotary_factor=1.0), **MAMBA)),
+    'bamba-biases': ('BambaConfig', dict(
+        attn_layer_indices=[0, 2], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
+        mamba_conv_bias=False, mamba_expand=1, **MAMBA)),
+    'nemotron-h': ('NemotronHConfig', dict(layers_block_type=parts('M-M*-M'), **NEMOTRON_H)),
+    # A feed-forward part that nothing stands before, and one behind another.
+    'nemotron-h-biases': ('NemotronHConfig', dict(
+        layers_block_type=parts('-M--*-M'), use_bias=True, mlp_bias=True, use_conv_bias=False,
+        conv_kernel=3, layer_norm_epsilon=1e-3, **NEMOTRON_H)),
+    'nemotron-h-moe': ('NemotronHConfig', dict(
+        layers_block_type=parts('MEM*EME'), n_routed_experts=6,
+        moe_shared_expert_intermediate_size=40, routed_scaling_factor=2.5, **NEMOTRON_H, **MOE)),
+    # No GGUF file has both kinds of feed-forward parts, or groups.
+    'nemotron-h-moe-groups': ('NemotronHConfig', dict(
+        layers_block_type=parts('M-*EM'), n_routed_experts=8, n_group=4, topk_group=2,
+        moe_shared_expert_intermediate_size=40, norm_topk_prob=False, **NEMOTRON_H, **MOE)),
+    'lfm3': ('Lfm3Config', dict(
+        head_dim=32, num_hidden_layers=5, sliding_window=9, pad_token_id=0,
+        rope_parameters=LFM3_ROPE)),
+    'lfm3-odd': ('Lfm3Config', dict(
+        head_dim=24, sliding_window=9, pad_token_id=0, attention_bias=True, conv_bias=True,
+        conv_L_cache=3, tie_word_embeddings=False,
+        layer_types=['sliding_attention', 'conv', 'full_attention'], rope_parameters=dict(
+            LFM3_ROPE, full_attention=dict(rope_type='default', rope_theta=1e5)))),
+    # transformers cuts their convolutions into three equal parts, whatever queries and values have.
+    'olmo-hybrid': ('OlmoHybridConfig', dict(
+        DELTA, num_key_value_heads=4, rms_norm_eps=1e-3, linear_key_head_dim=24,
+        rope_parameters=dict(rope_type='default', rope_theta=None))),
+    'olmo-hybrid-rotated': ('OlmoHybridConfig', dict(
+        DELTA_ODD, linear_key_head_dim=12, attention_bias=True, linear_allow_neg_eigval=False,
+        rope_parameters=dict(rope_type='default', rope_theta=1e4))),
+})
 VISION = dict(hidden_size=16, intermediate_size=16)
 QWEN_SEES = dict(depth=1, num_heads=2, patch_size=4, **VISION)
 QWEN_IDS = dict(image_token_id=150, video_token_id=151, vision_start_token_id=152,
@@ -297,6 +385,16 @@ INSIDE = {
         head_dim=16, rope_parameters=dict(mrope_interleaved=True, **MROPE)), dict(
         vision_config=dict(out_hidden_size=64, deepstack_visual_indexes=[0], **QWEN_SEES),
         **QWEN_IDS)),
+    'qwen35-inside': ('Qwen3_5Config', dict(
+        MODELS['qwen35'][1], rope_parameters=dict(
+            mrope_interleaved=True, partial_rotary_factor=0.5, **MROPE)), dict(
+        vision_config=dict(out_hidden_size=64, **QWEN_SEES), tie_word_embeddings=False,
+        **QWEN_IDS)),
+    'qwen35-moe-inside': ('Qwen3_5MoeConfig', dict(
+        MODELS['qwen35-moe'][1], rope_parameters=dict(
+            mrope_interleaved=True, partial_rotary_factor=0.5, **MROPE)), dict(
+        vision_config=dict(out_hidden_size=64, **QWEN_SEES), tie_word_embeddings=False,
+        **QWEN_IDS)),
 }
 GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
@@ -313,7 +411,9 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'mistral4', 'dots1-global']
+               'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
+               'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
+               'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -339,17 +439,22 @@ def make(name):
     if config.model_type == 'mistral4':  # which no automatic class knows
         build = transformers.Mistral4ForCausalLM._from_config
     model = build(config, attn_implementation='eager')
-    adds_one = config.model_type.startswith(('gemma', 'nemotron'))  # to the weights of its norms
+    # To the weights of its norms.
+    adds_one = config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
+    adds_one = adds_one and config.model_type != 'nemotron_h'
     for key, parameter in model.named_parameters():
-        if parameter.dim() == 1:
-            centre = 1.0 if 'norm' in key and not adds_one else 0.0
+        if key.endswith('.A_log'):  # some heads forget fast and some slowly
+            parameter.data = torch.randn_like(parameter) - 1.0
+        elif parameter.dim() == 1:
+            is_one = 'norm' in key and (not adds_one or 'linear_attn.norm' in key)
+            centre = 1.0 if is_one or key.endswith('.D') else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
         elif key.endswith('e_score_correction_bias'):  # a row of them
             parameter.data = 0.1 * torch.randn_like(parameter)
         elif key.endswith('_proj_bias'):  # of experts: some go beyond what gates are clamped to
             parameter.data = 4.0 * torch.randn_like(parameter)
     for key, buffer in model.named_buffers():
-        if key.endswith('e_score_correction_bias'):
+        if key.endswith(('e_score_correction_bias', 'expert_bias')):
             buffer.data = 0.2 * torch.randn_like(buffer)
     return model.float().eval()
 
@@ -389,7 +494,9 @@ class Cases:
 
 def hf_cases(cases, name):
     cases.folder(name, make(name))
-    if name in ('llama-gqa', 'qwen3'):
+    if name in ('lfm2', 'granite4-mamba'):
+        narrow_case(cases, name, torch.bfloat16)
+    if name in ('llama-gqa', 'qwen3', 'qwen3-next-odd'):
         for dtype in (torch.bfloat16, torch.float16):
             narrow_case(cases, name, dtype)
     if name == 'mistral':
@@ -403,7 +510,9 @@ def hf_cases(cases, name):
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
                 cases.folder(other, make(other))
-    if name == 'qwen3-moe':
+    if name == 'nemotron-h':
+        old_nemotron_h(cases, name)
+    if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe', 'nemotron-h-moe'):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
         four_bits(cases, name)
@@ -456,12 +565,28 @@ def old_olmo3(cases, name):
     cases.add(path, model)
 
 
+def old_nemotron_h(cases, name):
+    """The same as NVIDIA's own files have it: parts as letters, and a word that is no JSON."""
+    path, model = f'{name}-nvidia', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config['hybrid_override_pattern'] = model.config.hybrid_override_pattern
+    config['num_hidden_layers'] = len(config.pop('layers_block_type'))
+    config['time_step_limit'] = [0.0, float('inf')]
+    config['rms_norm_eps'] = 0.5  # which nobody reads
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
 def stacked_experts(cases, name):
     """The same folder with all experts of a layer in one tensor, as the modules have them."""
     path = f'{name}-stacked'
     model = make(name)
     model.save_pretrained(cases.out / path)
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop('lm_head.weight')
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
 
@@ -473,6 +598,8 @@ EIGHT_BITS = {
     'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
     'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
     'deepseek-v3': dict(quant_method='fp8', weight_block_size=[24, 40]),
+    # Which cuts heads of queries and their gates, and key heads with their values.
+    'qwen3-next': dict(quant_method='fp8', weight_block_size=[20, 40]),
     'qwen2': dict(quant_method='fp8', weight_block_size=None),
     'mistral4': dict(quant_method='fp8', weight_block_size=None, activation_scheme='static'),
     'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
@@ -496,8 +623,8 @@ def eight_bits(cases, name):
             tensors[f'{key}_activation_scale'] = torch.ones(len(scales))
             said[key] = tensors[key].float() * scales
             continue
-        if not key.endswith(('_proj.weight', '_mqa.weight', '.w1.weight', '.w2.weight',
-                             '.w3.weight')):
+        if not key.endswith(('_proj.weight', '_mqa.weight', '_qkvz.weight', '.w1.weight',
+                             '.w2.weight', '.w3.weight')):
             continue
         rows, columns = tensor.shape
         whole = [rows, columns]
@@ -639,6 +766,14 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    # Of which there is one of each kind, or one of each kind of feed-forward part.
+    MODELS['qwen35'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
+    MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
+    MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
+        'linear_attention', 'full_attention'])
 
 
 def narrow_case(cases, name, dtype):
@@ -717,8 +852,25 @@ def fixture_cases(cases):
     narrow_case(cases, 'gptj', torch.float16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')
-    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
+    gguf_case(cases, 'qwen3-next', 'Q8_0')
+    gguf_case(cases, 'qwen3-next', 'Q4_0', whole=True)
+    gguf_case(cases, 'qwen35', 'Q8_0')
+    gguf_case(cases, 'lfm2-moe', 'Q8_0')
+    gguf_case(cases, 'granite4-moe-whole', 'Q8_0')
+    for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside',
+                 'qwen35-inside'):
         cases.folder(name, make(name))
+    eight_bits(cases, 'qwen3-next')
+    narrow_case(cases, 'qwen35-moe', torch.float16)
+    narrow_case(cases, 'lfm2-biases', torch.float16)
+    narrow_case(cases, 'lfm2-moe', torch.bfloat16)
+    narrow_case(cases, 'granite4-mamba', torch.float16)
+    narrow_case(cases, 'granite4-moe', torch.bfloat16)
+    narrow_case(cases, 'bamba', torch.bfloat16)
+    narrow_case(cases, 'nemotron-h-biases', torch.bfloat16)
+    gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
+    narrow_case(cases, 'lfm3', torch.bfloat16)
+    narrow_case(cases, 'olmo-hybrid', torch.float16)
 
 
 def all_cases(cases, names):
@@ -729,7 +881,7 @@ def all_cases(cases, names):
         if name in GGUF_MODELS:
             for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
                 gguf_case(cases, name, kind)
-                if name.startswith('deepseek'):
+                if name.startswith('deepseek') or name == 'qwen3-next':
                     gguf_case(cases, name, kind, whole=True)
 
 

@@ -207,7 +207,7 @@ fn cost(set_bytes: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{fit, key, set};
+    use crate::link::conformance::{RECURRENT, fit, hybrid_fit, key, set, state};
     use aqueduct_kernels::KvDtype;
 
     const FAR: Came<'_> = Came::Far { bytes: 100, spared_bytes: 7 };
@@ -229,6 +229,20 @@ mod tests {
         assert_eq!(inbox.take(key(1, 0), 2), None, "a duplicate is not taken twice");
         assert!(!inbox.holds(key(1, 0), 2));
         assert_eq!(inbox.bytes(), 0);
+    }
+
+    #[test]
+    fn a_state_takes_up_its_bytes() {
+        let inbox = Inbox::new(Arc::default(), "model".into(), hybrid_fit(), 600);
+        let memory = Arc::new(state(1));
+        let shape = SetShape::of(&memory);
+        assert_eq!(shape.bytes(), memory.bytes());
+        let deliver = |chunk| inbox.deliver(key(chunk, 0), RECURRENT, memory.clone(), FAR);
+        assert_eq!(deliver(1), Verdict::Taken);
+        assert_eq!(inbox.bytes(), cost(memory.bytes()));
+        assert_eq!(inbox.would_take(key(2, 0), RECURRENT, &shape), Verdict::Exhausted);
+        assert_eq!(inbox.take(key(1, 0), RECURRENT), Some(memory.clone()));
+        assert_eq!((inbox.bytes(), deliver(2)), (0, Verdict::Taken));
     }
 
     #[test]
@@ -476,7 +490,8 @@ mod tests {
             Verdict::Unfit(refusal) => assert_eq!(refusal.field, field),
             other => panic!("{field}: {other:?}"),
         };
-        check(fit().layers, set(4, 1), "layer");
+        check(fit().layers(), set(4, 1), "layer");
+        check(0, state(1), "state");
         check(0, MemorySet::empty(3, fit().head_dim, fit().kv), "kv_heads");
         check(0, MemorySet::empty(fit().kv_heads, 4, fit().kv), "head_dim");
         check(0, MemorySet::empty(fit().kv_heads, fit().head_dim, KvDtype::F32), "kv");

@@ -224,7 +224,8 @@ impl Shared {
         let doorbell = Arc::new(Doorbell::default());
         let fingerprint = model.fingerprint().to_owned();
         let (fit, bytes) = (Fit::of(model), options.inbox_bytes);
-        let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
+        let inbox = Inbox::new(doorbell.clone(), fingerprint.clone(), fit.clone(), bytes);
+        let inbox = Arc::new(inbox);
         let least = limits::PAGE_TOKENS * model.token_bytes();
         Refusal::unless_within("pool_bytes", options.pool_bytes, least, limits::POOL_BYTES_MAX)?;
         let pool = model.pool(options.pool_bytes)?;

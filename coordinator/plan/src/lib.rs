@@ -47,6 +47,7 @@ mod plan;
 mod queue;
 mod request;
 mod room;
+mod sets;
 mod snapshots;
 mod turns;
 mod words;

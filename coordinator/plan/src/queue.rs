@@ -83,6 +83,8 @@ mod tests {
             choices: 1,
             sharded: None,
             memory_tokens: 0,
+            state_tokens: 0,
+            keeps_all: false,
             prefix: Vec::new().into(),
             resumes: false,
             priority,

@@ -14,6 +14,7 @@ use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 use self::chunk::{Chunk, State};
 pub(crate) use self::leave::Departure;
 use crate::room::{Chunks, Keeping, output};
+use crate::sets::Sets;
 use crate::turns;
 use crate::words::Job;
 
@@ -74,8 +75,8 @@ pub(crate) struct Request {
     pub(crate) in_flight_tokens: u64,
     /// When its next chunk is due, in virtual time.
     pub(crate) turn: u64,
-    /// Tokens that its memory sets take of the pool of every worker that has a chunk of it.
-    pub(crate) set_tokens: u64,
+    /// What its memory sets take of pools.
+    pub(crate) sets: Sets,
     /// Tokens of the home's pool that shards of other workers take which have come to it.
     pub(crate) gathered_tokens: u64,
 }
@@ -108,7 +109,7 @@ impl Request {
             in_flight: 0,
             in_flight_tokens: 0,
             turn: 0,
-            set_tokens: 0,
+            sets: Sets::default(),
             gathered_tokens: 0,
         }
     }
@@ -136,7 +137,7 @@ impl Request {
     /// Tokens that it takes of workers' pools, part by part.
     pub(crate) fn reserved(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
         if !self.is_sharded() {
-            return self.reserved_for_sets(page_tokens);
+            return self.reserved_for_sets();
         }
         let keeping = Keeping::of(&self.job, page_tokens);
         let mut held: BTreeMap<WorkerId, Chunks> = BTreeMap::new();
@@ -162,15 +163,15 @@ impl Request {
 
     /// Tokens that memory sets take: while it decodes, those of the home, and those that its last
     /// chunk was given.
-    fn reserved_for_sets(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
-        let all = |worker| (worker, self.set_tokens);
+    fn reserved_for_sets(&self) -> Vec<(WorkerId, u64)> {
+        let all = |worker| (worker, self.sets.all());
+        let decoding = |worker| (worker, self.sets.decoding());
         match self.phase {
             Phase::Prefill => self.computing().into_iter().map(all).collect(),
             Phase::Decode { home } => {
-                let one = self.job.memory_tokens.next_multiple_of(page_tokens);
-                let giver = self.giver().map(|idx| (self.worker(idx), one));
-                let next = self.departure.map(|departure| all(departure.to));
-                giver.into_iter().chain(next).chain([all(home)]).collect()
+                let giver = self.giver().map(|idx| (self.worker(idx), self.sets.one()));
+                let next = self.departure.map(|departure| decoding(departure.to));
+                giver.into_iter().chain(next).chain([decoding(home)]).collect()
             }
         }
     }

@@ -209,10 +209,17 @@ impl Room {
         self.0.iter().map(hold).collect()
     }
 
-    /// Why memory sets that take `set_tokens` of every worker have a place nowhere.
-    pub(crate) fn too_small(&self, set_tokens: u64) -> Refusal {
+    /// Why memory sets of `job` that take `set_tokens` of every worker have a place nowhere.
+    pub(crate) fn too_small(&self, set_tokens: u64, job: &Job) -> Refusal {
         let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
-        let bound = format!("at most {largest}, a worker's pool: lower local or heavy");
+        let fewer = "lower local or heavy, or bound the policy";
+        let bound = match job.state_tokens {
+            states if states > 0 && job.choices > 1 => format!(
+                "at most {largest}, a worker's pool, of which the states of each further \
+                 completion take {states}: ask for fewer, {fewer}"
+            ),
+            _ => format!("at most {largest}, a worker's pool: {fewer}"),
+        };
         Refusal::new("memory_tokens", set_tokens, bound)
     }
 
@@ -276,6 +283,8 @@ mod tests {
             choices: 1,
             sharded,
             memory_tokens: 0,
+            state_tokens: 0,
+            keeps_all: false,
             prefix: Vec::new().into(),
             resumes: false,
             priority: 0,

@@ -37,7 +37,8 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `prefix 5` its chunks make snapshots
 /// 5, 6 and so on; with `session 5` it goes on behind the 25 tokens of that one; with `keep 0`,
 /// `prune 0` keys stay in shards, and so many are generated, with `gather` at a home that has all
-/// of them), `done w0 r1 c0 e0`,
+/// of them, with `mem 8`, `state 30` so many tokens are in a memory set and as many bytes as of
+/// so many in its states, with `all` nothing of it is given up), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
 /// `drain w0`, `undrain w0`, `gone w0 r1` (its completions were handed over), `stays r1` and
@@ -64,6 +65,8 @@ fn event(line: &str) -> Event {
         choices: named("choices").unwrap_or(1),
         sharded: sharded("keep", false).or(sharded("prune", true)),
         memory_tokens: named("mem").unwrap_or(0).into(),
+        state_tokens: named("state").unwrap_or(0).into(),
+        keeps_all: words.contains(&"all"),
         priority: named("prio").map_or(0, |steps| steps as i32 - 50),
         arrived_at_ms: named("at").unwrap_or(0).into(),
         prefix: named("prefix")
@@ -1001,12 +1004,34 @@ fn memory_sets_wait_for_room_and_what_never_has_any_is_refused() {
          = w0: assign r2 c0 e0 -> home
          submit r3 5 mem 8 choices 0
          submit r4 5 mem 8 choices 3
-         = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy
+         = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy, \
+or bound the policy
          done w0 r1 c0 e0
          = r1 prefilled, 0 retried
          = w0: cancel r1
          = r1 finished
          = w0: assign r3 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn states_wait_for_room_and_only_those_of_too_many_completions_are_refused() {
+    check(
+        "up w0 pool 100
+         submit r1 5 mem 8 state 30
+         = w0: assign r1 c0 e0 -> home
+         submit r2 5 mem 8 state 1000
+         submit r3 5 mem 8 state 30 choices 4
+         = r3 memory_tokens = 122: must be at most 100, a worker's pool, of which the states of \
+each further completion take 30: ask for fewer, lower local or heavy, or bound the policy
+         done w0 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w0: decode r1
+         ended w0 r1 0
+         = r1 choice 0 ended, eos true
+         = w0: cancel r1
+         = r1 finished
+         = w0: assign r2 c0 e0 -> home",
     );
 }
 
@@ -1564,6 +1589,9 @@ fn a_report_counts_where_its_try_does() {
     check(&LIMITS, &format!("{lost}\n cancel r1"), &[], &["w0 r1 c1 e1", "w0 r1 c2 e0"]);
     // Two are at one chunk: either counts until one has done it.
     check(&limits, SLOW, &["w1 r2 c1 e0", "w0 r2 c1 e1"], &["w0 r2 c1 e0", "w1 r2 c1 e1"]);
+    // Where the past only grows, later chunks are no slower than they should be.
+    let growing = SLOW.replace("submit r2 40", "submit r2 40 all");
+    check(&limits, &growing, &["w1 r2 c1 e0"], &["w0 r2 c1 e1"]);
     for first in ["w1 r2 c1 e0", "w0 r2 c1 e1"] {
         let over = format!("{SLOW}\n done {first}");
         check(&limits, &over, &[], &["w1 r2 c1 e0", "w0 r2 c1 e1"]);

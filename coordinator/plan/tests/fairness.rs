@@ -102,6 +102,8 @@ impl Scene {
             choices: 0,
             sharded,
             memory_tokens: 0,
+            state_tokens: 0,
+            keeps_all: false,
             prefix: Vec::new().into(),
             resumes: false,
             priority,

@@ -176,6 +176,8 @@ impl Cluster {
             choices,
             sharded,
             memory_tokens,
+            state_tokens: 0,
+            keeps_all: false,
             priority,
             arrived_at_ms,
             prefix,

@@ -127,7 +127,8 @@ pub struct Report {
     pub prefill: PrefillReport,
     /// From the end of the prefill to the last event.
     pub decode_elapsed: Duration,
-    /// Bytes that a full KV cache of the prompt and one completion's tokens would hold.
+    /// Bytes that a full KV cache of the prompt and one completion's tokens would hold, with the
+    /// states that are beside it.
     pub dense_bytes: u64,
 }
 

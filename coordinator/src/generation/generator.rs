@@ -109,6 +109,7 @@ impl Generator {
             clock: Clock { started, prefilled: None, has_token: false },
             told: if started.is_some() { Told::Nothing } else { Told::AllSoFar },
             token_bytes: 0,
+            state_bytes: 0,
             permit: None,
             outcome: None,
         }

@@ -145,6 +145,8 @@ pub struct Generation {
     told: Told,
     /// Of one token in a full KV cache; known once a worker has been found.
     token_bytes: u64,
+    /// Of the states beside it.
+    state_bytes: u64,
     /// Its place among the requests of its key.
     permit: Option<Permit>,
     outcome: Option<Outcome>,
@@ -250,7 +252,8 @@ impl Generation {
         if self.told != Told::AllSoFar {
             self.count_prefill();
         }
-        self.token_bytes = self.generator.runtime.load().token_bytes;
+        let load = self.generator.runtime.load();
+        (self.token_bytes, self.state_bytes) = (load.token_bytes, load.state_bytes);
         self.count_dense_bytes();
         self.queue.push_back(TextEvent::Prefilled);
     }
@@ -365,7 +368,7 @@ impl Generation {
     fn count_dense_bytes(&mut self) {
         let longest = self.choices.iter().map(|choice| choice.tokens).max().unwrap_or(0);
         let tokens = u64::from(self.report.prompt_tokens) + u64::from(longest);
-        self.report.dense_bytes = tokens * self.token_bytes;
+        self.report.dense_bytes = tokens * self.token_bytes + self.state_bytes;
     }
 }
 

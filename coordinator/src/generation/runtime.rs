@@ -128,6 +128,8 @@ pub struct Load {
     pub chunk_hedges: u64,
     /// Bytes of keys and values of one token, over all layers and KV heads.
     pub token_bytes: u64,
+    /// Bytes of the states of layers that have no keys, whatever they are of.
+    pub state_bytes: u64,
     /// Memory that workers keep beyond the requests that made it.
     pub snapshots: SnapshotsHeld,
     /// What of their pools is in use, by what the operator calls them.

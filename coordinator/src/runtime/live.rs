@@ -5,6 +5,7 @@ mod asked;
 mod attach;
 mod completions;
 mod escalating;
+mod job;
 mod prefixes;
 mod trace;
 mod turns;
@@ -22,7 +23,7 @@ use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Session,
     TokenId, WorkerId,
 };
-use aqueduct_plan::{Job, Sharded, Shards};
+use aqueduct_plan::Shards;
 
 use self::trace::RequestTrace;
 use super::ModelInfo;
@@ -164,36 +165,6 @@ impl Live {
     /// What answers it.
     pub(crate) fn model(&self) -> &ModelInfo {
         &self.model
-    }
-
-    pub(crate) fn job(&self) -> Job {
-        let decodes = self.submission.max_tokens > 0;
-        Job {
-            grid: self.grid,
-            choices: if decodes { self.submission.choices } else { 0 },
-            sharded: self.carry().map(|carry| self.sharded(carry)),
-            memory_tokens: self.memory_tokens(),
-            priority: self.submission.priority,
-            arrived_at_ms: self.timing.arrived_at_ms,
-            prefix: self.resumable(),
-            resumes: self.submission.goes_on().is_some(),
-            deadline_at_ms: self.timing.deadline_at_ms,
-        }
-    }
-
-    /// Most tokens whose keys one memory set keeps.
-    fn memory_tokens(&self) -> u64 {
-        let all = u64::from(self.grid.prompt_tokens()) + u64::from(self.submission.max_tokens);
-        self.policy.budget_tokens().map_or(all, |budget| all.min(budget.into()))
-    }
-
-    fn sharded(&self, carry: Carry) -> Sharded {
-        let Submission { choices, max_tokens, .. } = self.submission;
-        Sharded {
-            output_tokens: u64::from(choices) * u64::from(max_tokens),
-            pruned: !self.policy.keeps_all(),
-            gathers: carry == Carry::Keys,
-        }
     }
 
     pub(crate) fn assignment(
@@ -391,7 +362,8 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, WireDtype, limits};
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype, limits};
+    use aqueduct_plan::Sharded;
 
     use super::super::status::Cluster;
     use super::*;
@@ -414,6 +386,22 @@ mod tests {
         let handoff_deadline = Duration::from_secs(1);
         let timing = Timing { handoff_deadline, arrived_at_ms: 0, deadline_at_ms: 1 };
         Live::new(RequestId(7), asked, mailbox, timing)
+    }
+
+    #[test]
+    fn all_keys_of_a_model_that_has_states_are_in_its_memory_sets() {
+        let mut live = live(Exchange::Auto, MemoryPolicy::dense());
+        assert!(live.job().sharded.is_some());
+        live.model.shape = ModelShape { recurrent_layers: 1, state_bytes: 8, ..SHAPE };
+        let job = live.job();
+        assert_eq!((job.sharded, job.memory_tokens, job.keeps_all), (None, 40 + 10, true));
+        let token_bytes = live.model.shape.kv_bytes(1, KvDtype::F32);
+        for (state_bytes, tokens) in [(0, 0), (1, 1), (token_bytes, 1), (3 * token_bytes + 1, 4)] {
+            live.model.shape.state_bytes = state_bytes;
+            assert_eq!(live.job().state_tokens, tokens, "{state_bytes} of {token_bytes}");
+        }
+        assert_eq!(live.hand_off_wire(), WireDtype::Bf16);
+        assert_eq!(used(live.carry(), Traffic::default()), Exchange::Move);
     }
 
     fn prefilled(live: &mut Live) -> PrefillReport {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aqueduct_core::snapshot::is_worth_keeping;
+use aqueduct_core::snapshot::Spacing;
 use aqueduct_core::work::{CONVENTION, ChunkReport, RetainedMass};
 use aqueduct_core::{
     ChunkGrid, ChunkSpan, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype,
@@ -151,7 +151,7 @@ impl Prefix {
     /// each is kept for itself.
     pub(super) fn go_on(
         &mut self,
-        grid: &ChunkGrid,
+        (grid, spacing): (&ChunkGrid, Spacing),
         reports: &BTreeMap<u32, (WorkerId, ChunkReport)>,
     ) -> Vec<(WorkerId, Whole)> {
         if self.of_shards {
@@ -168,7 +168,7 @@ impl Prefix {
             RetainedMass::add_layers(&mut self.retained, &report.retained);
             let is_new = !self.restores(self.told);
             let name = self.chain.get(self.told as usize);
-            if let Some(&name) = name.filter(|_| is_new && is_worth_keeping(grid, self.told)) {
+            if let Some(&name) = name.filter(|_| is_new && spacing.keeps(grid, self.told)) {
                 let (chunk_idx, retained) = (self.told, self.retained.clone());
                 whole.push((*worker, Whole { chunk_idx, name, retained }));
             }
@@ -252,7 +252,7 @@ mod tests {
         let chain = chain("m", &MemoryPolicy::default(), WireDtype::F32, &grid, &[7; 35]);
         let mut prefix = Prefix::new(chain.clone());
         let mut reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
-        assert_eq!(prefix.go_on(&grid, &reports), []);
+        assert_eq!(prefix.go_on((&grid, Spacing::default()), &reports), []);
         reports.insert(0, (WorkerId(0), report(0.5)));
         let whole = |chunk_idx: u32, kept: f64, total: f64| Whole {
             chunk_idx,
@@ -260,10 +260,13 @@ mod tests {
             retained: vec![RetainedMass { kept, total }],
         };
         let want = [(WorkerId(0), whole(0, 0.5, 1.0)), (WorkerId(1), whole(1, 0.75, 2.0))];
-        assert_eq!(prefix.go_on(&grid, &reports), want);
+        assert_eq!(prefix.go_on((&grid, Spacing::default()), &reports), want);
         reports.insert(2, (WorkerId(0), report(1.0)));
         reports.insert(3, (WorkerId(1), report(1.0)));
-        assert_eq!(prefix.go_on(&grid, &reports), [(WorkerId(0), whole(2, 1.75, 3.0))]);
+        assert_eq!(
+            prefix.go_on((&grid, Spacing::default()), &reports),
+            [(WorkerId(0), whole(2, 1.75, 3.0))]
+        );
     }
 
     #[test]
@@ -273,7 +276,7 @@ mod tests {
         prefix.restore(1);
         assert_eq!(prefix.compute(2), None);
         let reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
-        assert_eq!(prefix.go_on(&grid, &reports), [], "it is kept already");
+        assert_eq!(prefix.go_on((&grid, Spacing::default()), &reports), [], "it is kept already");
         assert_eq!((prefix.told, prefix.skipped(), prefix.restores(1)), (2, 1, true));
         assert_eq!(prefix.cached_tokens(&grid), 20);
         assert_eq!(prefix.compute(0), Some(1));
@@ -291,7 +294,7 @@ mod tests {
         let mut check = |prefix: &mut Prefix, done: u32, worker: u32, want: &[u32]| {
             reports.insert(done, (WorkerId(worker), ChunkReport::default()));
             prefix.done(done);
-            let whole = prefix.go_on(&grid, &reports).into_iter();
+            let whole = prefix.go_on((&grid, Spacing::default()), &reports).into_iter();
             let whole = whole.map(|(by, Whole { chunk_idx, name, .. })| (by, chunk_idx, name));
             let want = want.iter().map(|idx| (WorkerId(worker), *idx, chain[*idx as usize]));
             assert_eq!(whole.collect::<Vec<_>>(), want.collect::<Vec<_>>());

@@ -69,6 +69,7 @@ impl Submit for Coordinator {
             pools: stats.pools.iter().map(|(worker, pool)| (name(worker), *pool)).collect(),
             chunk_hedges: stats.chunk_hedges,
             token_bytes: cluster.model.as_ref().map_or(0, token_bytes),
+            state_bytes: cluster.model.as_ref().map_or(0, |model| model.shape.state_bytes),
         }
     }
 

@@ -80,6 +80,7 @@ impl TextModel {
         let template = ChatTemplate::new(vocabulary.template, bos, eos_text)?;
         let template = template.with_special(vocabulary.special);
         let template = template.with_tool_use(vocabulary.tool_template)?;
+        let template = template.with_tokens(|name| tokenizer.token_to_id(name).is_some());
         let longest_piece = pieces.longest().max(1);
         let prompt_tokens_max =
             max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::text::{GgufVocabulary, hf};
 
-    const FAMILIES: [&str; 15] = [
+    const FAMILIES: [&str; 16] = [
         "default",
         "gpt-2",
         "smollm",
@@ -122,6 +122,7 @@ mod tests {
         "jais-2",
         "smaug-bpe",
         "qwen2",
+        "qwen35",
         "tekken",
         "gpt-4o",
         "seed-coder",

@@ -26,6 +26,11 @@ const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+/// The same, in which marks belong to words.
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
 const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
@@ -148,7 +153,7 @@ pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
             &[GPT2, LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER, MINICPM5[1], VIKING[0]],
             |_, _| true,
         ),
-        (&[KIMI_K2, BAILING, YOUTU[1]], |_, _| true),
+        (&[QWEN35, KIMI_K2, BAILING, YOUTU[1]], |_, _| true),
         // So is every letter; and every break, together with nothing before it.
         (&[DEEPSEEK_V3[2]], |_, _| true),
         (&[DEEPSEEK_CODER[0]], |_, next| matches!(next, '\r' | '\n')),
@@ -212,13 +217,14 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
             let words = Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into();
             Family { composes: name == "command-r", ..plain(words) }
         }
-        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" => {
+        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" | "lfm2" => {
             Family { ignores_merges: true, adds_bos: true, ..plain(words(&[LLAMA3])?) }
         }
         "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" => plain(words(&[LLAMA3])?),
         "qwen2" | "deepseek-r1-qwen" | "stablelm2" => {
             Family { composes: true, ..plain(words(&[QWEN2])?) }
         }
+        "qwen35" => Family { composes: true, ..plain(words(&[QWEN35])?) },
         "megrez" | "kormo" | "solar-open" => plain(words(&[QWEN2])?),
         // Who made it takes whole words, too, though llama.cpp does not know it.
         "hunyuan" => Family { composes: true, ignores_merges: true, ..plain(words(&[QWEN2])?) },
@@ -257,7 +263,7 @@ mod tests {
     fn expressions() -> Vec<Split> {
         let all =
             [SEQUENCES.concat(), vec![LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER]].concat();
-        let all = [all, vec![KIMI_K2, BAILING]].concat();
+        let all = [all, vec![QWEN35, KIMI_K2, BAILING]].concat();
         let isolated = SplitDelimiterBehavior::Isolated;
         all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
     }

@@ -109,6 +109,8 @@ pub(super) struct Taught {
     pub(super) notation: Option<CallNotation>,
     /// Who tells them of the tools.
     telling: Telling,
+    /// Whether it looks for what the assistant thought by LFM2.5's name for it.
+    asks_thinking: bool,
     pub(super) shape: Shape,
 }
 
@@ -118,7 +120,10 @@ impl Taught {
         let notation = source.and_then(CallNotation::of);
         let blocks = notation.and_then(CallNotation::blocks).zip(source);
         let telling = blocks.map_or(Telling::Template, |(blocks, text)| blocks.telling(text));
-        Self { notation, telling, shape: Shape::default() }
+        let names = ["message.thinking", "message[\"thinking\"]", "message['thinking']"];
+        let asks = |source: &str| names.iter().any(|name| source.contains(name));
+        let asks_thinking = source.is_some_and(asks);
+        Self { notation, telling, asks_thinking, shape: Shape::default() }
     }
 
     fn blocks(&self) -> Option<Blocks> {
@@ -164,7 +169,8 @@ impl Taught {
 
     /// How messages are shown.
     pub(super) fn showing<'a>(&self, in_channels: bool, tools: Option<&'a str>) -> Showing<'a> {
-        Showing { in_channels, shape: self.shape, blocks: self.blocks(), tools }
+        let Self { notation, shape, asks_thinking, .. } = *self;
+        Showing { in_channels, asks_thinking, shape, notation, tools }
     }
 }
 
@@ -174,9 +180,11 @@ pub(super) struct Showing<'a> {
     /// Those of gpt-oss have a name of their own for what the assistant thought, and take that
     /// beside a call only where nothing was said as well.
     in_channels: bool,
+    /// Whether others have the same name for it.
+    asks_thinking: bool,
     shape: Shape,
     /// How calls are written into words.
-    blocks: Option<Blocks>,
+    notation: Option<CallNotation>,
     /// What stands beside the system's words.
     tools: Option<&'a str>,
 }
@@ -189,6 +197,7 @@ impl Showing<'_> {
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let thought = reasoning.as_ref().filter(|_| self.in_channels);
         let is_said = thought.is_none() || calls.is_none();
+        let names_thought = self.in_channels || self.asks_thinking;
         let has_calls = !tool_calls.is_empty();
         let tools = self.tools.filter(|_| *role == Role::System);
         // Templates ask whether a field is there.
@@ -197,7 +206,7 @@ impl Showing<'_> {
             ("content", is_said.then(|| self.words(content, tool_calls))),
             ("tools", tools.map(Value::from)),
             ("reasoning_content", text(reasoning)),
-            ("thinking", thought.map(|thought| Value::from(thought.as_str()))),
+            ("thinking", text(reasoning).filter(|_| names_thought)),
             ("name", text(name)),
             ("tool_call_id", text(tool_call_id).filter(|_| !has_calls)),
             ("tool_calls", calls.map(Value::from)),
@@ -210,8 +219,9 @@ impl Showing<'_> {
         if calls.is_empty() {
             return Value::from(content);
         }
-        if let (Arguments::Words, Some(blocks)) = (self.shape.arguments, self.blocks) {
-            return Value::from(format!("{content}{}", blocks.written(calls)));
+        let notation = self.notation.filter(|_| self.shape.arguments == Arguments::Words);
+        if let Some(said) = notation.and_then(|notation| notation.in_words(content, calls)) {
+            return Value::from(said);
         }
         match self.shape.beside {
             Beside::WordsOrNone if content.is_empty() => Value::from(()),
@@ -231,7 +241,7 @@ impl Showing<'_> {
             let function = context! { name => call.name.as_str(), arguments };
             context! { id => call.id.as_str(), type => "function", function }
         };
-        let is_shown = self.shape.arguments != Arguments::Words || self.blocks.is_none();
+        let is_shown = self.shape.arguments != Arguments::Words;
         is_shown.then(|| calls.iter().map(call).collect())
     }
 }
@@ -397,6 +407,40 @@ mod tests {
             mark[0], mark[1]
         );
         assert_eq!(shown(kimi, "Said."), want);
+    }
+
+    /// LFM2's first, which lists tools, and knows no calls; and LFM2.5's later, which does, and has
+    /// a name of its own for thoughts.
+    #[test]
+    fn calls_may_stand_between_marks() {
+        let first = "{% if tools %}List of tools: <|tool_list_start|>{{ tools | length }}\
+            <|tool_list_end|>{% endif %}{% for message in messages %}{% set content = \
+            message['content'] %}{% if message['role'] == 'tool' %}{% set content = \
+            '<|tool_response_start|>' + content + '<|tool_response_end|>' %}{% endif %}({{ content \
+            }}){% endfor %}";
+        let calls = "<|tool_call_start|>[f(x=[1, true]), g()]<|tool_call_end|>";
+        let results = "(<|tool_response_start|>b<|tool_response_end|>)(<|tool_response_start|>a\
+            <|tool_response_end|>)";
+        let want = format!("1<|tool_list_end|>(Go)({calls}Said.){results}");
+        assert_eq!(shown(first, "Said."), format!("List of tools: <|tool_list_start|>{want}"));
+
+        let later = "{% macro written(calls) %}{% set all = namespace(calls=[]) %}{% for call in \
+            calls %}{% set of = namespace(list=[]) %}{% for name, value in \
+            call.function.arguments.items() %}{% set of.list = of.list + [name + '=' + (value | \
+            string)] %}{% endfor %}{% set all.calls = all.calls + [call.function.name + '(' + \
+            (of.list | join(', ')) + ')'] %}{% endfor %}{{ '<|tool_call_start|>[' + (all.calls | \
+            join(', ')) + ']<|tool_call_end|>' }}{% endmacro %}{% if tools %}List of tools: {{ \
+            tools | length }}{% endif %}{% for message in messages %}({% if message.thinking is \
+            defined %}<think>{{ message.thinking }}</think>{% endif %}{% if message.tool_calls is \
+            defined %}{{ written(message.tool_calls) }}{% endif %}{{ message.content }}){% endfor \
+            %}";
+        let calls = calls.replace("true", "True");
+        assert_eq!(shown(later, "Said."), format!("List of tools: 1(Go)({calls}Said.)(b)(a)"));
+        let template = ChatTemplate::new(Some(later.to_owned()), None, None).unwrap();
+        let said = ChatMessage::new(Role::Assistant, "Said.");
+        let thought = ChatMessage { reasoning: Some("Hm.".into()), ..said };
+        let text = template.render(Conversation::of(&[thought]), UNIX_EPOCH).unwrap();
+        assert_eq!(text, "(<think>Hm.</think>Said.)");
     }
 
     /// Phi 4 mini's own, which knows tools beside the system's words, and no calls.

@@ -92,7 +92,7 @@ impl ChatTemplate {
                 Some(prompt) if !shape.is_seen(&prompt) => shape.alone(),
                 _ => shape,
             },
-            (None, Some(CallNotation::Blocks(_))) => Shape::IN_WORDS,
+            (None, Some(CallNotation::Blocks(_) | CallNotation::Pythonic(_))) => Shape::IN_WORDS,
             (None, _) => Shape::default(),
         };
         self
@@ -135,6 +135,20 @@ impl ChatTemplate {
             return Ok(self.shaped());
         }
         Ok(self)
+    }
+
+    /// The same of a model that has these tokens, of which some may say how it calls tools where
+    /// its template does not.
+    #[must_use]
+    pub fn with_tokens(mut self, has_token: impl Fn(&str) -> bool) -> Self {
+        if self.taught.notation.is_some() {
+            return self;
+        }
+        let name = if self.has_tool_use { TOOL_USE } else { NAME };
+        let template = self.environment.as_ref().and_then(|all| all.get_template(name).ok());
+        let by_tokens = template.and_then(|it| CallNotation::by_tokens(it.source(), has_token));
+        self.taught.notation = by_tokens;
+        self.shaped()
     }
 
     /// What a caller should be told about prompts made here.
@@ -370,7 +384,9 @@ fn in_jinja(source: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, ToolCall};
+    use aqueduct_core::ThoughtsTold;
+
+    use super::super::{Pythonic, Role, ToolCall};
     use super::*;
 
     fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
@@ -495,6 +511,67 @@ mod tests {
         ");
     }
 
+    /// As Nemotron 3 and Qwen 3.5 have it: thoughts are begun unless they are not wanted, arguments
+    /// stand between tags, and thoughts before calls are shown.
+    #[test]
+    fn nemotron() {
+        let source = "{%- set enable_thinking = enable_thinking if enable_thinking is defined else \
+            True %}{% for tool in tools or [] %}<tool_call>\n<function=f>\n<parameter=x>{% endfor \
+            %}{%- for message in messages %}{%- if message.role == 'assistant' %}{%- if \
+            message.reasoning_content is defined and message.reasoning_content is string and \
+            message.reasoning_content | trim | length > 0 %}{%- set content = '<think>\n' ~ \
+            message.reasoning_content ~ '\n</think>\n' ~ (message.content | default('', true)) %}\
+            {%- else %}{%- set content = '<think></think>' ~ (message.content | default('', true)) \
+            %}{%- endif %}{{- content | trim ~ '\n' }}{%- for call in message.tool_calls or [] %}\
+            {%- set call = call.function %}{{- '<tool_call>\n<function=' ~ call.name ~ '>\n' }}\
+            {%- for name, value in call.arguments | items %}{%- set value = value | tojson | safe \
+            if value is mapping or (value is sequence and value is not string) else value | string \
+            %}{{- '<parameter=' ~ name ~ '>\n' ~ value ~ '\n</parameter>\n' }}{%- endfor %}\
+            {{- '</function>\n</tool_call>\n' }}{%- endfor %}{%- else %}{{- message.content ~ '\n' \
+            }}{%- endif %}{%- endfor %}\
+            {{- '<think>\n' if enable_thinking else '<think></think>' }}";
+        let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        let arguments = serde_json::json!({ "town": "Concord", "days": [1, 2], "wet": true });
+        let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };
+        let said = ChatMessage::new(Role::Assistant, "");
+        let reasoning = Some("Hm.".to_owned());
+        let messages = [
+            ChatMessage { tool_calls: vec![call], reasoning, ..said },
+            ChatMessage { tool_call_id: Some("1".into()), ..ChatMessage::new(Role::Tool, "Hot") },
+            ChatMessage::new(Role::Assistant, "It is hot."),
+        ];
+        let conversation = Conversation::of(&messages);
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
+        insta::assert_snapshot!(prompt, @r"
+        <think>
+        Hm.
+        </think>
+        <tool_call>
+        <function=weather>
+        <parameter=town>
+        Concord
+        </parameter>
+        <parameter=days>
+        [1, 2]
+        </parameter>
+        <parameter=wet>
+        True
+        </parameter>
+        </function>
+        </tool_call>
+        Hot
+        <think></think>It is hot.
+        <think>
+        ");
+        let told = |prompt: &str| template.speech().thoughts_behind(prompt);
+        assert_eq!(told(&prompt), ThoughtsTold::ApartFromTheStart);
+        let variables = serde_json::json!({ "enable_thinking": false });
+        let conversation = Conversation { variables: variables.as_object(), ..conversation };
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
+        assert!(prompt.ends_with("It is hot.\n<think></think>"), "{prompt}");
+        assert_eq!(told(&prompt), ThoughtsTold::Over);
+    }
+
     /// As Mistral has it: roles must alternate, and the template says so itself.
     #[test]
     fn mistral() {
@@ -569,6 +646,26 @@ mod tests {
         };
         assert_eq!(render(&[]), "None");
         assert_eq!(render(&[serde_json::json!({})]), "1 <tool_call>{\"arguments\": }");
+    }
+
+    /// As LFM2.5's first have it, which show no calls either.
+    #[test]
+    fn tokens_may_say_how_tools_are_called() {
+        let source = "{% if tools %}List of tools: {{ tools | length }};{% endif %}\
+            {% for message in messages %}{{ message.content }};{% endfor %}";
+        let template = || ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        assert_eq!(template().with_tokens(|name| name == "<tool_call>").notation(), None);
+        let template = template().with_tokens(|name| name.starts_with("<|tool_call_"));
+        assert_eq!(template.notation(), Some(CallNotation::Pythonic(Pythonic::Block)));
+        let arguments = serde_json::json!({ "town": "Concord" });
+        let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };
+        let said = ChatMessage::new(Role::Assistant, "Let me see.");
+        let messages = [ChatMessage { tool_calls: vec![call], ..said }];
+        let tools = [serde_json::json!({})];
+        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        let want = "List of tools: 1;<|tool_call_start|>[weather(town=\"Concord\")]\
+            <|tool_call_end|>Let me see.;";
+        assert_eq!(template.render(conversation, UNIX_EPOCH).unwrap(), want);
     }
 
     #[test]

@@ -32,7 +32,9 @@ const KNOWN: [Tags; 4] = [
 impl Tags {
     /// Those that models of this chat template think between.
     pub(super) fn of(template: &str) -> Option<Self> {
-        KNOWN.into_iter().find(|tags| template.contains(tags.close))
+        let closes = KNOWN.into_iter().find(|tags| template.contains(tags.close));
+        // Who begins them in every prompt, and shows none that are over, has no more than that.
+        closes.or_else(|| KNOWN.into_iter().find(|tags| template.contains(tags.open)))
     }
 
     /// Whether thoughts are begun where `prompt` ends.
@@ -265,6 +267,7 @@ mod tests {
         assert_eq!(Tags::of("{{ content.split('</think>')[-1] }}"), Some(KNOWN[0]));
         assert_eq!(Tags::of("[THINK]{{ thought }}[/THINK]"), Some(KNOWN[1]));
         assert_eq!(Tags::of("<|START_THINKING|>{{ plan }}<|END_THINKING|>"), Some(KNOWN[3]));
+        assert_eq!(Tags::of("{{ content }}<|im_start|>assistant\n<think>"), Some(KNOWN[0]));
         assert_eq!(Tags::of("{{ content }}"), None);
         assert!(TAGS.are_open("<|assistant|><think>\n") && !TAGS.are_open("<think></think>"));
         for prompt in ["<think>", "<think>\n"] {

@@ -185,6 +185,8 @@ impl Fake {
                 head_dim: 4,
                 ffn: 16,
                 max_positions: self.max_positions,
+                recurrent_layers: 0,
+                state_bytes: 0,
             },
             kv: KvDtype::F32,
             threads: 1,

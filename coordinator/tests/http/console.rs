@@ -34,6 +34,7 @@ async fn a_request_has_a_map_if_it_asks_for_one() {
     };
     assert_eq!((text("pieces"), text("completion")), ("the cat".to_owned(), " was".to_owned()));
     assert_eq!((&map["layers"], &map["kv_heads"]), (&json!(1), &json!(1)));
+    assert_eq!(map["first_layer"], json!(0));
     let head = server.get(&format!("{request}/map/0/0")).await.json();
     let kept = json!({ "positions": [0], "weights": [2.0], "left_out": 3 });
     assert_eq!(head, json!({ "kept": kept, "looks": [] }));

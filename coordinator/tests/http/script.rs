@@ -107,6 +107,7 @@ impl Submit for Script {
             places: 1000,
             waiting_tokens,
             token_bytes,
+            state_bytes: 0,
             snapshots,
             pools: Vec::new(),
             chunk_hedges: 0,

@@ -52,6 +52,11 @@ fn untold(arguments: &[&str]) -> String {
     format!("<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>")
 }
 
+/// The same as LFM2 has it.
+fn marked(calls: &str) -> String {
+    format!("<|tool_call_start|>[{calls}]<|tool_call_end|>")
+}
+
 fn offered(more: Value) -> Value {
     let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
@@ -81,6 +86,7 @@ async fn one_call_where_no_more_are_wanted() {
         ("sections.jinja", format!("See:\n{}", section(&["{\"x\": 1}"; 2])), json!("See:")),
         ("untold.jinja", format!("See:\n{}", untold(&["{\"x\": 1}"; 2])), json!("See:")),
         ("python.jinja", "[f(x=1), f(x=1)]".to_owned(), Value::Null),
+        ("marks.jinja", format!("See:\n{}\nThere.", marked("f(x=1), f(x=1)")), json!("See:")),
     ] {
         let server = saying(&answer, template).await;
         let reply = server.chat(offered(json!({}))).await.json();
@@ -440,6 +446,19 @@ async fn calls_that_must_be_follow_their_notation() {
             .map(str::to_owned)
             .to_vec(),
         ),
+        (
+            "marks.jinja",
+            vec![
+                marked(r#"f(unit="a")"#),
+                marked(r#"f(unit="a", on=False), f(x=1, unit="b", on=True)"#),
+            ],
+            vec![
+                marked("f(x=1)"),
+                marked(""),
+                marked(r#"f(unit="a")"#) + "Hm.",
+                r#"[f(unit="a")]"#.to_owned(),
+            ],
+        ),
     ] {
         let server = saying("There.", template).await;
         let reply = server.chat(required(&parameters, true)).await;
@@ -462,6 +481,33 @@ async fn calls_that_must_be_follow_their_notation() {
     let reply = server.chat(required(&parameters, false)).await;
     let want = (400, json!("tools[0].function.parameters.properties"));
     assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+}
+
+/// As the first files of LFM2.5 have it, whose templates tell nothing of how tools are called.
+#[tokio::test]
+async fn marks_of_calls_may_be_known_by_the_vocabulary() {
+    let marks = ["<|tool_call_start|>", "<|tool_call_end|>", "<|stop|>"];
+    let template = "{% if tools %}List of tools: {{ tools | tojson }};{% endif %}\
+        {% for message in messages %}{{ message.content }};{% endfor %}";
+    assert_eq!(text_with_template(template).template().notation(), None);
+    let text = text_with_marks(template, &marks, &marks[2..]);
+    let answer = format!("{}There.{}", marked("f(x=1)"), marks[2]);
+    let answer = text.encode(&answer, false).unwrap();
+    let script = Arc::new(Script { answer, ..Script::default() });
+    let generator = Generator { text: text.clone(), ..generator(script.clone()) };
+    let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+
+    let reply = server.chat(offered(json!({}))).await.json();
+    let message = &reply["choices"][0]["message"];
+    assert_eq!(message["content"], "There.", "{reply}");
+    let function = json!({ "name": "f", "arguments": r#"{"x":1}"# });
+    assert_eq!(message["tool_calls"][0]["function"], function, "{reply}");
+    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+
+    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+    let reply = server.chat(required(&parameters, false)).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert!(allows(&server, &text, &marked("f(x=1)")) && !allows(&server, &text, "[f(x=1)]"));
 }
 
 /// As in files of llama.cpp's, which says of all such names that they are no text.

@@ -159,6 +159,8 @@ DEVICE f32 log2_fast(f32 x) {
 }
 DEVICE f32 exp_exact(f32 x) { return __builtin_expf(x); }
 DEVICE f32 log_exact(f32 x) { return __builtin_logf(x); }
+DEVICE f64 exp_wide(f64 x) { return __builtin_exp(x); }
+DEVICE f64 log1p_wide(f64 x) { return __builtin_log1p(x); }
 DEVICE f32 infinity() { return __builtin_inff(); }
 DEVICE bool finite(f32 x) { return __builtin_isfinite(x); }
 // Ties to even; beyond what an i32 holds its nearest end, and NaN is 0.

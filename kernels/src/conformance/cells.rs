@@ -108,7 +108,13 @@ fn check(backend: &dyn Backend, shape: Shape, past: usize, tokens: usize) {
         let select = |keys: &Keys| {
             let none = Array::from(vec![0.0; want.len()]);
             let end = 2 * past as u32;
-            let set = MemorySet { keys: keys.clone(), score: none.clone(), votes: none, end };
+            let set = MemorySet {
+                keys: keys.clone(),
+                score: none.clone(),
+                votes: none,
+                state: Array::default(),
+                end,
+            };
             backend.select(Arc::new(set), &block.keys, (&want, &own), &H2O).expect("fits").memory
         };
         assert_eq!(select(&moved), select(&lain));

@@ -173,9 +173,11 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let oss = Look { oss: true, bias: true, ..look };
             let parallel = Look { parallel: true, ..look };
             let latent = Look { latent: Some(true), ..look };
+            let ends = [look, gemma].map(|look| Look { ends: true, ..look });
             let ungated = UNGATED.map(|ungated| Look { ungated: Some(ungated), ..look });
             let all = [look, gemma, olmo, oss, parallel, latent].into_iter().chain(ungated);
-            all.flat_map(|look| [look, Look { experts: true, ..look }]).collect::<Vec<_>>()
+            let fed = all.flat_map(|look| [look, Look { experts: true, ..look }]);
+            fed.chain(ends).collect::<Vec<_>>()
         })
     };
     for look in Held::ALL.into_iter().flat_map(looks) {
@@ -214,6 +216,7 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { head_dim: 20, gemma: true, ..look });
         check_rows_alone(backend, Look { experts: true, ..look });
         check_rows_alone(backend, Look { parallel: true, ..look });
+        check_rows_alone(backend, Look { ends: true, ..look });
         check_rows_alone(backend, Look { olmo: true, ..look });
         check_rows_alone(backend, Look { last: true, ..look });
         check_rows_alone(backend, Look { head_dim: 64, last: true, ..look });

@@ -1,5 +1,6 @@
 //! Layers in plain f64 loops.
 
+mod feed;
 mod latent;
 
 use std::sync::Arc;
@@ -7,16 +8,15 @@ use std::sync::Arc;
 use half::bf16;
 
 use crate::backend::Backend;
-use crate::experts::{Routing, Scoring};
 use crate::int8::Int8Rows;
 use crate::tensor::KvDtype;
 use crate::weights::{
-    Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
-    Ungated, Xielu,
+    Activation, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Ungated, Xielu,
 };
 
+use self::feed::PlainFeed;
 use self::latent::PlainLatent;
-use super::near::{Near, curved, dot, gated, normed, quantised, rotated, sum};
+use super::near::{Near, dot, normed, quantised, rotated, sum};
 use super::scene::Random;
 
 /// A weight before it is packed.
@@ -100,16 +100,15 @@ pub(super) struct Look {
     pub(super) ungated: Option<Ungated>,
     /// Both parts take the stream as it comes.
     pub(super) parallel: bool,
-    /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
+    /// Of [`feed::EXPERTS`] parts a token goes through [`feed::CHOSEN`], and through one more.
     pub(super) experts: bool,
     /// Keys and values come of a few numbers; whether queries do.
     pub(super) latent: Option<bool>,
     /// QK norms are behind the rotation.
     pub(super) last: bool,
+    /// There is no feed-forward part.
+    pub(super) ends: bool,
 }
-
-const EXPERTS: usize = 5;
-const CHOSEN: usize = 2;
 
 pub(super) const PLAIN: Look = Look {
     held: Held::F32,
@@ -126,6 +125,7 @@ pub(super) const PLAIN: Look = Look {
     experts: false,
     latent: None,
     last: false,
+    ends: false,
 };
 
 /// Every curve that stands where there is no gate.
@@ -150,50 +150,6 @@ pub(super) struct PlainLayer {
     parallel: bool,
 }
 
-/// A feed-forward part before it is packed.
-enum PlainFeed {
-    Dense(PlainPart),
-    Experts(Box<PlainExperts>),
-}
-
-struct PlainPart {
-    gate_up: Plain,
-    down: Plain,
-}
-
-struct PlainExperts {
-    router: Plain,
-    each: Vec<PlainPart>,
-    shared: PlainPart,
-    shared_gate: Plain,
-}
-
-impl PlainPart {
-    fn new(random: &mut Random, (width, ffn): (usize, usize), look: Look) -> Self {
-        let projections = look.activation().projections();
-        Self {
-            gate_up: Plain::new(random, (projections * ffn, width), look),
-            down: Plain::new(random, (width, ffn), look),
-        }
-    }
-
-    fn pack(&self, backend: &dyn Backend) -> Gated {
-        Gated { gate_up: self.gate_up.pack(backend), down: self.down.pack(backend) }
-    }
-
-    fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
-        let gate_up = self.gate_up.apply(x);
-        let hidden: Vec<Near> = match activation {
-            Activation::Ungated(ungated) => gate_up.iter().map(|&x| curved(ungated, x)).collect(),
-            _ => {
-                let (gate, up) = gate_up.split_at(gate_up.len() / 2);
-                gate.iter().zip(up).map(|(&gate, &up)| gated(activation, gate, up)).collect()
-            }
-        };
-        self.down.apply(&hidden)
-    }
-}
-
 impl Look {
     fn activation(self) -> Activation {
         match self {
@@ -202,67 +158,6 @@ impl Look {
             Self { oss: true, .. } => Activation::ClampedSilu,
             _ => Activation::Silu,
         }
-    }
-}
-
-impl PlainFeed {
-    fn new(random: &mut Random, shape: (usize, usize), look: Look) -> Self {
-        let look = Look { bias: look.oss || look.ungated.is_some(), ..look };
-        if !look.experts {
-            return Self::Dense(PlainPart::new(random, shape, look));
-        }
-        let (width, exact) = (shape.0, Look { held: Held::F32, ..look });
-        Self::Experts(Box::new(PlainExperts {
-            router: Plain::new(random, (EXPERTS, width), exact),
-            each: (0..EXPERTS).map(|_| PlainPart::new(random, shape, look)).collect(),
-            shared: PlainPart::new(random, (width, 40), look),
-            shared_gate: Plain::new(random, (1, width), exact),
-        }))
-    }
-
-    fn pack(&self, backend: &dyn Backend) -> FeedForward {
-        match self {
-            Self::Dense(part) => FeedForward::Dense(part.pack(backend)),
-            Self::Experts(experts) => FeedForward::Experts(Box::new(Experts {
-                router: experts.router.pack(backend),
-                routing: Routing {
-                    chosen: CHOSEN,
-                    scoring: Scoring::Softmax,
-                    bias: None,
-                    normalises: true,
-                    scale: 1.5,
-                    groups: None,
-                },
-                each: experts.each.iter().map(|part| part.pack(backend)).collect(),
-                shared: Some(experts.shared.pack(backend)),
-                shared_gate: Some(experts.shared_gate.pack(backend)),
-            })),
-        }
-    }
-
-    fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
-        let experts = match self {
-            Self::Dense(part) => return part.apply(x, activation),
-            Self::Experts(experts) => experts,
-        };
-        let logits: Vec<f64> = experts.router.apply(x).iter().map(|logit| logit.value).collect();
-        let mut order: Vec<usize> = (0..EXPERTS).collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let gap = logits[order[CHOSEN - 1]] - logits[order[CHOSEN]];
-        assert!(gap > 1e-4, "a scene in which rounding chooses: {gap}");
-        let chosen = &order[..CHOSEN];
-        let total: f64 = chosen.iter().map(|&expert| logits[expert].exp()).sum();
-        let gate = experts.shared_gate.apply(x)[0].value;
-        let mut parts: Vec<(f64, &PlainPart)> =
-            chosen.iter().map(|&e| (1.5 * logits[e].exp() / total, &experts.each[e])).collect();
-        parts.push((1.0 / (1.0 + (-gate).exp()), &experts.shared));
-        let mut y = vec![Near::given(0.0); x.len()];
-        for (weight, part) in parts {
-            let weighed = |made: &Near| Near::computed(weight * made.value, weight * made.slack);
-            let made: Vec<Near> = part.apply(x, activation).iter().map(weighed).collect();
-            y = sum(&y, &made);
-        }
-        y
     }
 }
 
@@ -275,6 +170,11 @@ impl PlainLayer {
     /// The same with the norms of OLMo.
     pub(super) fn olmo() -> Self {
         Self::new(Look { olmo: true, ..Self::SHARED })
+    }
+
+    /// The same without a feed-forward part.
+    pub(super) fn ending() -> Self {
+        Self::new(Look { ends: true, ..Self::SHARED })
     }
 
     /// The same with keys and values of a few numbers.
@@ -332,7 +232,10 @@ impl PlainLayer {
         let [attn_norm, ffn_norm] = each(&self.norms);
         let [q_norm, k_norm] = each(&self.qk_norms);
         let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
+        let has_feed = !matches!(self.ffn, PlainFeed::Nothing);
         LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: self.spec,
             attn_norm,
             qkv: self.qkv.pack(backend),
@@ -343,10 +246,10 @@ impl PlainLayer {
             sinks: None,
             out: self.out.pack(backend),
             attn_post_norm,
-            ffn_norm,
+            ffn_norm: ffn_norm.filter(|_| has_feed),
             ffn: self.ffn.pack(backend),
             parallel: self.parallel,
-            ffn_post_norm,
+            ffn_post_norm: ffn_post_norm.filter(|_| has_feed),
         }
     }
 
@@ -386,6 +289,9 @@ impl PlainLayer {
         let kept = self.latent.as_ref().map(|latent| latent.kept(&self.spec, attention));
         let out = self.out.apply(kept.as_deref().unwrap_or(attention));
         let attended = sum(x, &behind(out, 0));
+        if let PlainFeed::Nothing = self.ffn {
+            return attended;
+        }
         let fed = if self.parallel { x } else { &attended };
         let before = |norms: &[Vec<f32>; 2]| norm(fed, &norms[1]);
         let normed = self.norms.as_ref().map_or_else(|| fed.to_vec(), before);

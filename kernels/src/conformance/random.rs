@@ -137,7 +137,13 @@ fn ranked(
     let (local, heavy) = (all as u32 / 8, all / 4);
     let selection = Selection { keep_all: false, sinks: 4, local, heavy, ranking: CUMULATIVE };
     let none = Array::from(vec![0.0; past.positions.len()]);
-    let set = MemorySet { keys: past.clone(), score: none.clone(), votes: none, end: block.start };
+    let set = MemorySet {
+        keys: past.clone(),
+        score: none.clone(),
+        votes: none,
+        state: Array::default(),
+        end: block.start,
+    };
     let masses = (&seen.past_mass, &seen.own_mass);
     let memory = backend.select(Arc::new(set), &block.keys, masses, &selection).expect("fits");
     let memory = memory.memory;

@@ -67,7 +67,13 @@ fn attention_shapes(backend: &dyn Backend) {
 fn selection_shapes(backend: &dyn Backend) {
     let shape = Shape::default();
     let none = Array::from(vec![0.0; 20]);
-    let past = MemorySet { keys: shape.past(10), score: none.clone(), votes: none, end: 20 };
+    let past = MemorySet {
+        keys: shape.past(10),
+        score: none.clone(),
+        votes: none,
+        state: Array::default(),
+        end: 20,
+    };
     let past = Arc::new(past);
     let (past_mass, own_mass) = (Array::from(vec![0.0; 20]), Array::from(vec![0.0; 6]));
     let (masses, nothing) = ((&past_mass, &own_mass), &Array::default());
@@ -106,6 +112,10 @@ fn layer_shapes(backend: &dyn Backend) {
     refused(backend.finish(&layer, &wide, &attention), "finish");
     refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");
     refused(backend.finish(&layer, &x, &x), "finish");
+    let mut ends = PlainLayer::ending().pack(backend);
+    assert!(backend.finish(&ends, &x, &attention).is_ok());
+    ends.ffn_norm = layer.ffn_norm.clone();
+    refused(backend.finish(&ends, &x, &attention), "finish");
     refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32], 1.0), "embed");
     let torn =
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };

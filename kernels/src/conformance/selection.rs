@@ -39,7 +39,13 @@ impl Tied {
         let end = 2 * past as u32;
         let votes = small(past).iter().map(|votes| votes + 1.0).collect();
         let (past_mass, own_mass) = (small(past), small(own));
-        let past = MemorySet { keys: shape.past(past), score: small(past), votes, end };
+        let past = MemorySet {
+            keys: shape.past(past),
+            score: small(past),
+            votes,
+            state: Array::default(),
+            end,
+        };
         Self { past, own: shape.block(end, own).keys, past_mass, own_mass }
     }
 

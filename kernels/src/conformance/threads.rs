@@ -33,6 +33,12 @@ fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
             arrays.extend(attention(backend, Shape { heads: 6, kv, ..Shape::default() }, tokens));
         }
     }
+    for (name, layer) in super::recurrent::layers() {
+        let x = rows(23, 40, layer.columns());
+        let recurred = backend.recur(&layer, &x, Array::default()).expect("fits");
+        arrays.push((name, recurred.output.into_vec().into()));
+        arrays.push((name, recurred.state));
+    }
     arrays
 }
 
@@ -72,6 +78,7 @@ fn attention(
         keys: shape.past(PAST),
         score: none.clone(),
         votes: none,
+        state: Array::default(),
         end: 2 * PAST as u32,
     };
     let queries = block.queries();

@@ -21,6 +21,7 @@ pub(super) fn feed(
     let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
     let weight = layer.ffn_norm.as_deref();
     match &layer.ffn {
+        FeedForward::Nothing => unreachable!("a layer without one ends before"),
         FeedForward::Dense(dense) => {
             let x = Argument { rows: x, prepare: Prepare::norm(weight, eps) };
             through(place, dense, activation, x, residual)

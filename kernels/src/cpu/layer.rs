@@ -10,7 +10,7 @@ use super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{Angles, LayerWeights, Linear};
+use crate::weights::{Angles, FeedForward, LayerWeights, Linear};
 
 /// Rows that a task norms.
 const ROWS: usize = 16;
@@ -70,6 +70,9 @@ pub(super) fn finish(
         None => through_out(Some(x))?,
         Some(norm) => added(place, through_out(None)?, Some((norm, eps)), x),
     };
+    if let FeedForward::Nothing = layer.ffn {
+        return Ok(attended);
+    }
     let fed = if layer.parallel { x } else { &attended };
     match &layer.ffn_post_norm {
         None => feed(place, layer, fed, Some(&attended)),

@@ -15,7 +15,7 @@ mod isa;
 mod layer;
 mod lines;
 pub mod peak;
-
+mod recurrent;
 mod simd;
 mod states;
 mod threads;
@@ -33,11 +33,12 @@ use self::threads::Threads;
 pub use self::wide::{PlainWork, on_widest_vectors};
 use crate::array::Array;
 use crate::backend::{
-    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, Op, Qkv, Queries, Scope,
-    Selected, SelectionOps, StateOps,
+    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, MixerOps, Op, Qkv, Queries,
+    Scope, Selected, SelectionOps, StateOps,
 };
 use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::recurrent::{Recurred, Recurrent};
 use crate::select::Workers;
 use crate::shapes;
 use crate::state::AttentionState;
@@ -267,6 +268,39 @@ impl LayerOps for Cpu {
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         self.enter(|place| layer::norm(place, x, weight, eps))
+    }
+}
+
+impl MixerOps for Cpu {
+    fn mix(&self, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
+        self.enter(|place| recurrent::mix(place, layer, x))
+    }
+
+    fn recur(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        state: Array<f32>,
+    ) -> Result<Recurred, BackendError> {
+        self.enter(|place| recurrent::recur(place, recurrent, columns, state))
+    }
+
+    fn recur_each(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        states: Vec<Array<f32>>,
+    ) -> Vec<Result<Recurred, BackendError>> {
+        self.enter(|place| recurrent::recur_each(place, recurrent, columns, states))
+    }
+
+    fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {
+        match &layer.gate {
+            None => Ok(attention),
+            Some(weight) => {
+                self.enter(|place| recurrent::gate(place, (layer, weight), x, attention))
+            }
+        }
     }
 }
 

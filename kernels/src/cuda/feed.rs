@@ -25,6 +25,10 @@ pub(super) fn feed(
 ) -> Result<OnDevice<f32>, BackendError> {
     let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
     match &layer.ffn {
+        FeedForward::Nothing => match residual {
+            Some(residual) => Ok(residual.clone()),
+            None => OnDevice::of(block.shared, &vec![0.0; x.len()]),
+        },
         FeedForward::Dense(dense) => {
             let norm = cuda.norms.each_on_device(block.shared, &layer.ffn_norm)?;
             through(block, dense, activation, (x, Prepare::norm(norm.as_ref(), eps)), residual)

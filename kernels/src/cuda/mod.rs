@@ -49,6 +49,7 @@ mod placed;
 mod plain;
 mod pool;
 mod prepare;
+mod recurrent;
 pub(crate) mod resident;
 mod selection;
 #[cfg(feature = "cuda")]
@@ -132,10 +133,12 @@ pub(crate) enum Broken {
     Finish,
     Attend,
     Weigh,
+    Recur,
 }
 
 impl Broken {
-    const ALL: [Self; 5] = [Self::Linear, Self::Project, Self::Finish, Self::Attend, Self::Weigh];
+    const ALL: [Self; 6] =
+        [Self::Linear, Self::Project, Self::Finish, Self::Attend, Self::Weigh, Self::Recur];
 
     fn error(self) -> BackendError {
         let (op, what) = match self {
@@ -144,6 +147,7 @@ impl Broken {
             Self::Finish => ("finish", "a hidden state"),
             Self::Attend => ("attend", "a weighted sum of values"),
             Self::Weigh => ("weigh", "a column mass"),
+            Self::Recur => ("recur", "what a state gave"),
         };
         BackendError::NotFinite { op, what }
     }
@@ -221,7 +225,7 @@ impl Drop for Shared {
 /// A CUDA device.
 pub struct Cuda {
     pub(crate) shared: Arc<Shared>,
-    /// Weights of norms: up to six a layer.
+    /// Weights of norms, and the few of recurrent layers: up to ten a layer.
     norms: Kept,
     /// Cosines and sines of the blocks under way.
     angles: Kept,

@@ -179,6 +179,7 @@ impl Placed {
             keys: Keys::new(positions, k, v),
             score: both(self.score)?,
             votes: both(self.votes)?,
+            state: Array::default(),
             end: shape.end,
         })
     }

@@ -35,6 +35,7 @@ pub(super) fn finish(
     let normed = layer.ffn_norm.as_ref().map(|weight| norm(fed, weight, norm_eps));
     let normed = normed.as_ref().unwrap_or(fed);
     let made = match &layer.ffn {
+        FeedForward::Nothing => return Ok(attended),
         FeedForward::Dense(dense) => through(dense, normed, activation)?,
         FeedForward::Experts(experts) => through_some(experts, normed, activation)?,
     };

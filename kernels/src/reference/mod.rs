@@ -10,17 +10,19 @@ mod linear;
 mod logits;
 mod norm;
 mod project;
+mod recur;
 mod weigh;
 
 use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use self::finish::curved;
+pub(crate) use self::recur::{gate, recur};
 
 use crate::array::Array;
 use crate::backend::{
-    AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected, SelectionOps,
-    StateOps,
+    AttentionOps, Backend, BackendError, LayerOps, MixerOps, Op, Qkv, Queries, Selected,
+    SelectionOps, StateOps,
 };
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
@@ -97,6 +99,8 @@ impl LayerOps for Reference {
         norm::norm(x, weight, eps)
     }
 }
+
+impl MixerOps for Reference {}
 
 impl Backend for Reference {
     fn name(&self) -> &'static str {

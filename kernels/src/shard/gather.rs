@@ -66,7 +66,13 @@ impl Shard {
         let (score, votes) = (pick(|set| &set.score), pick(|set| &set.votes));
         let keys =
             Keys::new(positions, self.rows(heads, Keys::k_rows), self.rows(heads, Keys::v_rows));
-        MemorySet { keys, score: score.into(), votes: votes.into(), end: self.end }
+        MemorySet {
+            keys,
+            score: score.into(),
+            votes: votes.into(),
+            state: Array::default(),
+            end: self.end,
+        }
     }
 
     fn rows(

@@ -28,6 +28,7 @@ fn main() -> std::io::Result<()> {
     write("gguf", "small", &gguf())?;
     write("frames", "one_part", &frames(&set(3, KvDtype::F32)))?;
     write("frames", "empty_memory", &frames(&set(0, KvDtype::Bf16)))?;
+    write("frames", "state", &frames(&SetHeader { state: 3, ..set(0, KvDtype::Bf16) }))?;
     let base = Base { chunk_idx: 0, epoch: Epoch(1), end: 4 };
     let spared = Some(Spared { base, rows: 1, crc32: 9 });
     write("frames", "spared", &frames(&SetHeader { spared, ..set(3, KvDtype::F32) }))?;
@@ -215,6 +216,7 @@ fn set(keys: u32, kv: KvDtype) -> SetHeader {
         keys,
         end: 16,
         wire: WireDtype::F32,
+        state: 0,
         spared: None,
     }
 }

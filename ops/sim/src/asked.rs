@@ -133,15 +133,15 @@ impl Asked {
         }
     }
 
-    /// What one node that nothing happens to answers; where keys are given up, from memory sets,
-    /// whether they stay in shards or not.
+    /// What one node that nothing happens to answers; where keys are given up, or a layer has a
+    /// state, from memory sets, whether keys stay in shards or not.
     ///
     /// # Errors
     /// What the engine refuses.
     pub(crate) fn truth(&self, model: &Model) -> Result<Vec<Completion>, EngineError> {
         let stores = vec![Some(Arc::new(ShardStore::default()))];
         let ways = Rc::new(RefCell::new(Reach { stores, ..Reach::default() }));
-        let (logits, begin) = match self.policy.keeps_all() {
+        let (logits, begin) = match self.policy.keeps_all() && self.sharded {
             true => self.truth_in_shards(model, &ways)?,
             false => self.truth_in_sets(model)?,
         };

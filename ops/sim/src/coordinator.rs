@@ -100,6 +100,8 @@ impl Coordinator {
                 gathers: false,
             }),
             memory_tokens: budget.into(),
+            state_tokens: 0,
+            keeps_all: asked.policy.keeps_all(),
             priority: 0,
             arrived_at_ms: now_ms,
             prefix: Vec::new().into(),

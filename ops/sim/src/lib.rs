@@ -42,11 +42,13 @@ pub type Outcomes = BTreeMap<&'static str, usize>;
 /// What runs share.
 pub struct Simulator {
     model: Arc<Model>,
+    /// Of a quarter of all seeds: one of its layers remembers in a state.
+    hybrid: Arc<Model>,
 }
 
 impl Default for Simulator {
     fn default() -> Self {
-        Self { model: model::model() }
+        Self { model: model::model(false), hybrid: model::model(true) }
     }
 }
 
@@ -60,13 +62,16 @@ impl Simulator {
         let workers = dice.of(1..6) as usize;
         let requests = dice.of(1..15);
         let faults = any_faults(&mut dice, workers, FAULTS_END_US);
+        let is_hybrid = seed % 4 == 2;
+        let model = if is_hybrid { &self.hybrid } else { &self.model };
         let mut asked = Vec::new();
         for _ in 0..requests {
-            let one = Asked::any(&mut dice);
-            let truth = one.truth(&self.model).map_err(|error| Violation(error.to_string()))?;
+            let mut one = Asked::any(&mut dice);
+            one.sharded &= !is_hybrid;
+            let truth = one.truth(model).map_err(|error| Violation(error.to_string()))?;
             asked.push((Arc::new(one), Arc::new(truth)));
         }
-        let mut world = World::new(dice, self.model.clone(), workers, asked, faults);
+        let mut world = World::new(dice, model.clone(), workers, asked, faults);
         world.log = log.is_some().then(Vec::new);
         let (coordinator, happened) = world.run();
         if let Some(log) = log {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData, Reference,
+    Activation, Backend, Convolution, Delta, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights,
+    Linear, Matrix, MatrixData, Recurrent, Reference, Rule,
 };
 
 use crate::dice::Dice;
@@ -21,11 +21,12 @@ const HEADS: usize = 2;
 const HEAD_DIM: usize = 8;
 const FFN: usize = 24;
 
-/// 2 layers, 2 query heads on one KV head, keys and values in bf16.
-pub(crate) fn model() -> Arc<Model> {
+/// 2 layers, 2 query heads on one KV head, keys and values in bf16; if it is a hybrid, the first
+/// layer has a state and no keys.
+pub(crate) fn model(hybrid: bool) -> Arc<Model> {
     let backend: Arc<dyn Backend> = Arc::new(Reference);
     let mut weights = Weights { backend: backend.clone(), dice: Dice::new(1) };
-    let shape = ModelShape {
+    let mut shape = ModelShape {
         vocab: VOCAB,
         layers: LAYERS,
         width: WIDTH as u32,
@@ -34,11 +35,20 @@ pub(crate) fn model() -> Arc<Model> {
         head_dim: HEAD_DIM as u32,
         ffn: FFN as u32,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
     let embed = weights.linear(VOCAB as usize, WIDTH, 1.0);
-    let layers = (0..LAYERS).map(|_| weights.layer()).collect();
+    let mut layers: Vec<_> = (0..LAYERS).map(|_| weights.layer()).collect();
+    if hybrid {
+        let recurrent = weights.recurrent();
+        layers[0].qkv = weights.linear(recurrent.columns(), WIDTH, 0.6);
+        layers[0].out = weights.linear(WIDTH, recurrent.outputs(), 0.5);
+        (shape.recurrent_layers, shape.state_bytes) = (1, 4 * recurrent.state_len() as u64);
+        layers[0].recurrent = Some(Arc::new(recurrent));
+    }
     let parts = ModelParts {
-        fingerprint: "simulated".into(),
+        fingerprint: if hybrid { "hybrid" } else { "simulated" }.into(),
         embed: embed.clone(),
         layers,
         windows: vec![None; LAYERS as usize],
@@ -67,6 +77,8 @@ impl Weights {
     fn layer(&mut self) -> LayerWeights {
         let ones: Arc<[f32]> = vec![1.0; WIDTH].into();
         LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: LayerSpec {
                 heads: HEADS,
                 kv_heads: 1,
@@ -94,9 +106,34 @@ impl Weights {
         }
     }
 
-    fn linear(&mut self, outputs: usize, inputs: usize, size: f32) -> Linear {
+    /// Of the gated delta rule, with a convolution of three inputs.
+    fn recurrent(&mut self) -> Recurrent {
+        let (heads, dim) = (2, 4);
+        let delta = Delta {
+            key_heads: 1,
+            value_heads: heads,
+            tiled: false,
+            key_dim: dim,
+            value_dim: dim,
+            rate: vec![0.1, 0.5].into(),
+            shift: vec![0.0; heads].into(),
+            steps: 1.0,
+            norm: vec![1.0; dim].into(),
+            norm_eps: 1e-6,
+        };
+        let (taps, channels) = (3, delta.channels());
+        let weights = self.uniform(taps * channels, 1.0).into();
+        let conv = Convolution { taps, weights, bias: None };
+        Recurrent { conv, rule: Rule::Delta(delta) }
+    }
+
+    fn uniform(&mut self, count: usize, size: f32) -> Vec<f32> {
         let uniform = |_| size * ((self.dice.roll() >> 40) as f32 / (1 << 23) as f32 - 1.0);
-        let data = (0..outputs * inputs).map(uniform).collect();
+        (0..count).map(uniform).collect()
+    }
+
+    fn linear(&mut self, outputs: usize, inputs: usize, size: f32) -> Linear {
+        let data = self.uniform(outputs * inputs, size);
         let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
         self.backend.pack(matrix, None).expect("f32 can be packed")
     }

@@ -66,12 +66,30 @@ impl Exchange {
         }
     }
 
+    /// Checks what is asked for against the model.
+    ///
+    /// # Errors
+    /// `stay` for a model of which some layer has no keys that could stay.
+    pub fn validate(self, shape: &ModelShape) -> Result<(), Refusal> {
+        if self != Self::Stay || shape.recurrent_layers == 0 {
+            return Ok(());
+        }
+        let bound = format!(
+            "auto or move: {} layers of this model remember in a state, which goes from chunk \
+             to chunk",
+            shape.recurrent_layers
+        );
+        Err(Refusal::new("exchange", self, bound))
+    }
+
     /// What a request does: `None` where memory sets are handed from chunk to chunk, otherwise
     /// keys stay in shards. Facts of the request alone decide, never the cluster, so that the
     /// answer does not depend on how many workers there are.
     ///
     /// A policy without a bound always keeps its keys in shards. For one with a bound, `auto`
-    /// compares a hand-off of the whole budget with one holder's share of the two rounds.
+    /// compares a hand-off of the whole budget with one holder's share of the two rounds. Where a
+    /// layer remembers in a state, memory sets are handed on under any policy: a state is of all
+    /// tokens before it and has to go from chunk to chunk, and so may the keys beside it.
     pub fn resolve(
         self,
         policy: &MemoryPolicy,
@@ -79,6 +97,9 @@ impl Exchange {
         model: (&ModelShape, KvDtype),
         wire: WireDtype,
     ) -> Option<Carry> {
+        if model.0.recurrent_layers > 0 {
+            return None;
+        }
         let Some(budget_tokens) = policy.budget_tokens() else {
             return Some(match self {
                 Self::Move => Carry::Keys,
@@ -209,6 +230,8 @@ mod tests {
         head_dim: 16,
         ffn: 16,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]
@@ -231,6 +254,21 @@ mod tests {
         check(Exchange::Auto, MemoryPolicy::h2o(10_000, 16, 16), Some(Carry::Queries));
         check(Exchange::Move, MemoryPolicy::h2o(10_000, 16, 16), None);
         check(Exchange::Stay, MemoryPolicy::window(4, 16), Some(Carry::Queries));
+    }
+
+    #[test]
+    fn states_are_handed_on_and_so_are_the_keys_beside_them() {
+        let shape = ModelShape { recurrent_layers: 1, state_bytes: 96, ..SHAPE };
+        for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(10_000, 16, 16)] {
+            for exchange in [Exchange::Move, Exchange::Auto] {
+                let model = (&shape, KvDtype::Bf16);
+                assert_eq!(exchange.resolve(&policy, 64, model, WireDtype::F32), None);
+                assert_eq!(exchange.validate(&shape), Ok(()));
+            }
+        }
+        let refusal = Exchange::Stay.validate(&shape).unwrap_err();
+        assert!(refusal.to_string().starts_with("exchange = stay: must be auto or move: 1 layers"));
+        assert_eq!(Exchange::Stay.validate(&SHAPE), Ok(()));
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub const SNAPSHOT_READ_DEADLINE_MS: u64 = 10_000;
 pub const RESTORE_DEADLINE_MS: u64 = 100_000;
 /// Bytes of memory that a worker that serves keeps snapshots in, unless told otherwise.
 pub const SNAPSHOT_BYTES_DEFAULT: u64 = 1 << 30;
+/// Bytes of one prompt's boundaries where each has states; two are kept whatever they have.
+pub const SNAPSHOT_PROMPT_BYTES: u64 = SNAPSHOT_BYTES_DEFAULT / 8;
 /// Bytes of disk for the same, where a folder is named.
 pub const SNAPSHOT_DISK_BYTES_DEFAULT: u64 = 16 << 30;
 
@@ -140,6 +142,10 @@ pub const HEADS_MAX: u32 = 1024;
 pub const HEAD_DIM_MAX: u32 = 1024;
 /// Width of the residual stream, and of the feed-forward layer.
 pub const WIDTH_MAX: u32 = 1 << 20;
+/// Bytes of the states of all layers that have one, of one sequence.
+pub const STATE_BYTES_MAX: u64 = 16 << 30;
+/// Elements of the state of one of them.
+pub const STATE_LEN_MAX: u32 = 1 << 28;
 /// Tokens in a vocabulary.
 pub const VOCAB_MAX: u32 = 1 << 22;
 
@@ -363,6 +369,7 @@ const _: () = {
     // A vocabulary of half a million tokens travels with the command that decodes, and so do the
     // tokens that there are: four bytes each.
     assert!(VOCAB_MAX < 1 << 28);
+    assert!(4 * STATE_LEN_MAX as u64 <= STATE_BYTES_MAX);
     assert!(
         VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) + BEGUN_TOKENS_MAX * 4
             < GRPC_MESSAGE_BYTES_MAX

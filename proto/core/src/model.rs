@@ -21,6 +21,10 @@ pub struct ModelShape {
     pub ffn: u32,
     /// Positions that the model was made for; 0 when the model does not say.
     pub max_positions: u32,
+    /// So many of the layers remember in a state of fixed size, and have no keys; fewer than all.
+    pub recurrent_layers: u32,
+    /// Bytes of the states of all these.
+    pub state_bytes: u64,
 }
 
 impl ModelShape {
@@ -29,9 +33,14 @@ impl ModelShape {
         self.heads / self.kv_heads
     }
 
+    /// Layers that have keys.
+    pub const fn kv_layers(&self) -> u32 {
+        self.layers - self.recurrent_layers
+    }
+
     /// Bytes of K and V of `tokens` remembered keys over all layers and KV heads.
     pub const fn kv_bytes(&self, tokens: u64, dtype: KvDtype) -> u64 {
-        2 * self.layers as u64
+        2 * self.kv_layers() as u64
             * self.kv_heads as u64
             * self.head_dim as u64
             * tokens
@@ -50,6 +59,9 @@ impl ModelShape {
         Refusal::unless_within("kv_heads", self.kv_heads, 1, self.heads)?;
         Refusal::unless_within("head_dim", self.head_dim, 2, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("ffn", self.ffn, 1, limits::WIDTH_MAX)?;
+        Refusal::unless_within("recurrent_layers", self.recurrent_layers, 0, self.layers - 1)?;
+        let most = if self.recurrent_layers == 0 { 0 } else { limits::STATE_BYTES_MAX };
+        Refusal::unless_within("state_bytes", self.state_bytes, 0, most)?;
         if !self.heads.is_multiple_of(self.kv_heads) {
             let bound = format!("a divisor of heads = {}", self.heads);
             return Err(Refusal::new("kv_heads", self.kv_heads, bound));
@@ -91,6 +103,8 @@ mod tests {
             head_dim: 64,
             ffn: 640,
             max_positions: 65_536,
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         assert_eq!(good.validate(), Ok(()));
         assert_eq!(good.group(), 2);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::work::{NextHop, RetainedMass};
-use crate::{ChunkGrid, ChunkKey, Refusal, RequestId, WireDtype, limits};
+use crate::{ChunkGrid, ChunkKey, KvDtype, ModelShape, Refusal, RequestId, WireDtype, limits};
 
 /// Names a snapshot by everything that its bits depend on: a strong hash of the model, the
 /// policy as used, the chunk size and every token of the prefix. Workers know it as a name.
@@ -105,14 +105,56 @@ impl SnapshotsHeld {
     }
 }
 
-/// Whether the boundary after chunk `chunk_idx` is worth a snapshot: the last boundaries, where
-/// the same prompt or a longer one goes on, and a bounded number before, evenly spaced from the
-/// beginning, where prompts part that begin alike.
-pub fn is_worth_keeping(grid: &ChunkGrid, chunk_idx: u32) -> bool {
-    let full_chunks = grid.prompt_tokens() / grid.chunk_tokens();
-    let stride = full_chunks.div_ceil(limits::SNAPSHOTS_PER_PROMPT).next_power_of_two();
-    let boundary = chunk_idx + 1;
-    boundary <= full_chunks && (boundary + 1 >= full_chunks || boundary.is_multiple_of(stride))
+/// Which boundaries of a prompt are worth a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spacing {
+    /// So many of the last ones, where the same prompt or a longer one goes on.
+    last: u32,
+    /// At most so many others, evenly spaced from the beginning, where prompts part that begin
+    /// alike.
+    others: u32,
+}
+
+impl Default for Spacing {
+    fn default() -> Self {
+        Self { last: 2, others: limits::SNAPSHOTS_PER_PROMPT }
+    }
+}
+
+impl Spacing {
+    /// Of a prompt whose memory sets have the keys of up to `tokens` tokens. With states each
+    /// snapshot is large, and one prompt would displace those of all others: it has
+    /// [`limits::SNAPSHOT_PROMPT_BYTES`], or its last boundary and one before.
+    pub fn new(shape: &ModelShape, kv: KvDtype, tokens: u32) -> Self {
+        let whole = Self::default();
+        if shape.state_bytes == 0 {
+            return whole;
+        }
+        let each = shape.kv_bytes(tokens.into(), kv).saturating_add(shape.state_bytes);
+        let all = u64::from(whole.last + whole.others);
+        let most = (limits::SNAPSHOT_PROMPT_BYTES / each).clamp(2, all) as u32;
+        let last = if most < 2 * whole.last { 1 } else { whole.last };
+        Self { last, others: most - last }
+    }
+
+    /// Whether the boundary after chunk `chunk_idx` is one of them.
+    pub fn keeps(&self, grid: &ChunkGrid, chunk_idx: u32) -> bool {
+        let full_chunks = grid.prompt_tokens() / grid.chunk_tokens();
+        let boundary = chunk_idx + 1;
+        let is_last = boundary + self.last > full_chunks;
+        let is_other = match self.others {
+            limits::SNAPSHOTS_PER_PROMPT => {
+                let stride = full_chunks.div_ceil(self.others).next_power_of_two();
+                boundary.is_multiple_of(stride)
+            }
+            // The first ones of a stride that lies closer: the next would be beyond the prompt.
+            few => {
+                let stride = 1 << full_chunks.div_ceil(few + 1).max(1).ilog2();
+                boundary.is_multiple_of(stride) && boundary / stride <= few
+            }
+        };
+        boundary <= full_chunks && (is_last || is_other)
+    }
 }
 
 #[cfg(test)]
@@ -121,10 +163,11 @@ mod tests {
 
     #[test]
     fn boundaries_worth_keeping_are_few() {
+        let spacing = Spacing::default();
         let check = |prompt_tokens, want: &[u32]| {
             let grid = ChunkGrid::new(prompt_tokens, 10).unwrap();
             let kept: Vec<u32> =
-                (0..grid.chunk_count()).filter(|idx| is_worth_keeping(&grid, *idx)).collect();
+                (0..grid.chunk_count()).filter(|idx| spacing.keeps(&grid, *idx)).collect();
             assert_eq!(kept, want, "{prompt_tokens}");
         };
         check(9, &[]);
@@ -133,8 +176,40 @@ mod tests {
         check(165, &(0..16).collect::<Vec<_>>());
         check(345, &[3, 7, 11, 15, 19, 23, 27, 31, 32, 33]);
         let grid = ChunkGrid::new(limits::PROMPT_TOKENS_MAX, 256).unwrap();
-        let kept = (0..grid.chunk_count()).filter(|idx| is_worth_keeping(&grid, *idx)).count();
+        let kept = (0..grid.chunk_count()).filter(|idx| spacing.keeps(&grid, *idx)).count();
         assert!(kept as u32 <= limits::SNAPSHOTS_PER_PROMPT + 1, "{kept}");
+    }
+
+    #[test]
+    fn prompts_with_states_keep_what_an_eighth_of_a_store_holds() {
+        let plain = ModelShape {
+            vocab: 8,
+            layers: 4,
+            width: 8,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            ffn: 8,
+            max_positions: 0,
+            recurrent_layers: 0,
+            state_bytes: 0,
+        };
+        let grid = ChunkGrid::new(345, 10).unwrap();
+        let check = |state_bytes: u64, tokens: u32, want: &[u32]| {
+            let shape = ModelShape { recurrent_layers: 3, state_bytes, ..plain.clone() };
+            let spacing = Spacing::new(&shape, KvDtype::F32, tokens);
+            let kept: Vec<u32> =
+                (0..grid.chunk_count()).filter(|idx| spacing.keeps(&grid, *idx)).collect();
+            assert_eq!(kept, want, "{state_bytes} {tokens}");
+        };
+        let (share, few) = (limits::SNAPSHOT_PROMPT_BYTES, [3, 7, 11, 15, 19, 23, 32, 33]);
+        check(96, 345, &[3, 7, 11, 15, 19, 23, 27, 31, 32, 33]);
+        check(share / 8, 0, &few);
+        check(share / 16, (share / 16 / 32) as u32, &few);
+        check(share / 3, 345, &[15, 33]);
+        check(share, 0, &[15, 33]);
+        check(2 * share, 345, &[15, 33]);
+        assert_eq!(Spacing::new(&plain, KvDtype::F32, u32::MAX), Spacing::default());
     }
 
     #[test]

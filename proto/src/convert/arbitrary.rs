@@ -202,8 +202,14 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
 
 pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
     let counts = (1..1000u32, 1..=limits::LAYERS_MAX, 1..1000u32, 1..1000u32, any::<u32>());
-    (counts, 1..16u32, 1..16u32, 1..=limits::HEAD_DIM_MAX / 2).prop_map(
-        |((vocab, layers, width, ffn, max_positions), kv_heads, group, half)| ModelShape {
+    let heads = (1..16u32, 1..16u32, 1..=limits::HEAD_DIM_MAX / 2);
+    let states = (0..limits::LAYERS_MAX, 0..=limits::STATE_BYTES_MAX);
+    (counts, heads, states).prop_map(
+        |(
+            (vocab, layers, width, ffn, max_positions),
+            (kv_heads, group, half),
+            (recurrent, state_bytes),
+        )| ModelShape {
             vocab,
             layers,
             width,
@@ -212,6 +218,8 @@ pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
             head_dim: 2 * half,
             ffn,
             max_positions,
+            recurrent_layers: recurrent % layers,
+            state_bytes: if recurrent % layers == 0 { 0 } else { state_bytes },
         },
     )
 }
@@ -247,6 +255,8 @@ pub(crate) fn example_info() -> WorkerInfo {
         head_dim: 64,
         ffn: 640,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
     WorkerInfo {
         peer: Peer("local://w0".into()),

@@ -34,6 +34,8 @@ pub struct SetHeader {
     pub head_dim: u32,
     /// Keys of each KV head.
     pub keys: u32,
+    /// Elements of the state of a layer that has no keys.
+    pub state: u32,
     /// Tokens processed before the set was made.
     pub end: u32,
     /// Elements of f32 keys and values on their way; `F32` for those that are stored as bf16.
@@ -100,10 +102,11 @@ pub enum FrameError {
 }
 
 impl SetHeader {
-    /// Bytes of the set as it is stored: positions, scores and votes (4 bytes each), K and V.
+    /// Bytes of the set as it is stored: positions, scores and votes (4 bytes each), K and V, and
+    /// the state.
     pub const fn set_bytes(&self) -> u64 {
         let row_bytes = self.head_dim as u64 * self.kv.bytes() as u64;
-        self.lists_bytes() + 2 * self.rows() * row_bytes
+        self.lists_bytes() + 2 * self.rows() * row_bytes + self.state_bytes()
     }
 
     /// Bytes that travel.
@@ -112,7 +115,7 @@ impl SetHeader {
             None => self.rows(),
             Some(spared) => spared.rows,
         };
-        self.lists_bytes() + 2 * rows * self.row_bytes()
+        self.lists_bytes() + 2 * rows * self.row_bytes() + self.state_bytes()
     }
 
     /// Bytes of keys and values that do not travel because the receiver has them.
@@ -133,6 +136,11 @@ impl SetHeader {
         3 * 4 * self.rows()
     }
 
+    /// Bytes of the state, which is f32 always and travels whole.
+    pub const fn state_bytes(&self) -> u64 {
+        4 * self.state as u64
+    }
+
     /// Parts that what travels is cut into; nothing is one empty part.
     pub const fn part_count(&self) -> u32 {
         parts::part_count(self.payload_bytes())
@@ -148,6 +156,10 @@ impl SetHeader {
         Refusal::unless_within("head_dim", self.head_dim, 1, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("end", self.end, 0, END_MAX)?;
         Refusal::unless_within("keys", self.keys, 0, self.end)?;
+        Refusal::unless_within("state", self.state, 0, limits::STATE_LEN_MAX)?;
+        if self.state > 0 && self.keys > 0 {
+            return Err(Refusal::new("state", self.state, "absent where there are keys"));
+        }
         if self.kv == KvDtype::Bf16 && self.wire != WireDtype::F32 {
             return Err(Refusal::new("wire", self.wire, "absent: keys travel as they are stored"));
         }
@@ -208,6 +220,7 @@ pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
             wire => wire.into(),
         }
         .into(),
+        state: set.state,
     };
     frame.crc32 = checksum(&frame);
     frame
@@ -242,6 +255,10 @@ fn checksum(frame: &HandOffFrame) -> u32 {
     }
     if frame.wire != v1::WireDtype::Unspecified as i32 {
         hasher.update(&frame.wire.to_le_bytes());
+    }
+    if frame.state > 0 {
+        // Eight bytes, or a `wire` whose tag was damaged could pass for it.
+        hasher.update(&u64::from(frame.state).to_le_bytes());
     }
     hasher.update(&frame.payload);
     hasher.finalize()
@@ -281,6 +298,7 @@ pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
         keys: frame.keys,
         end: frame.end,
         wire: wire(frame.wire)?,
+        state: frame.state,
         spared: frame.spared.map(Spared::try_from).transpose().under("spared")?,
     };
     set.validate()?;
@@ -367,8 +385,14 @@ mod tests {
             keys,
             end,
             wire: WireDtype::F32,
+            state: 0,
             spared: None,
         }
+    }
+
+    /// A set that is a state of so many elements.
+    fn state_of(state: u32) -> SetHeader {
+        SetHeader { state, ..header_of(0, KvDtype::Bf16) }
     }
 
     /// The same set, of which `rows` keys travel.
@@ -405,6 +429,17 @@ mod tests {
         check(SetHeader { wire: WireDtype::F16, ..header_of(1_200, KvDtype::F32) }, 2);
         check(sparing(header_of(512, KvDtype::Bf16), 0), 1);
         check(sparing(header_of(1_200, KvDtype::F32), 1_500), 2);
+        check(state_of(1), 1);
+        check(state_of(300_000), 3);
+    }
+
+    #[test]
+    fn a_state_is_counted_as_it_travels() {
+        let set = state_of(5);
+        assert_eq!((set.set_bytes(), set.payload_bytes(), set.lists_bytes()), (20, 20, 0));
+        assert_eq!(sparing(set, 0).payload_bytes(), 20, "it is spared nobody");
+        let narrow = SetHeader { wire: WireDtype::F16, kv: KvDtype::F32, ..set };
+        assert_eq!(narrow.payload_bytes(), 20, "and is never rounded");
     }
 
     #[test]
@@ -456,6 +491,9 @@ mod tests {
         };
         assert_eq!(refused(|f| f.key = None), "frame.key");
         assert_eq!(refused(|f| f.keys = u32::MAX), "frame.keys");
+        assert_eq!(refused(|f| f.state = 1), "frame.state");
+        assert_eq!(refused(|f| f.state = limits::STATE_LEN_MAX + 1), "frame.state");
+        assert_eq!(refused(|f| (f.keys, f.spared, f.state) = (0, None, 1)), "frame.payload");
         assert_eq!(refused(|f| f.kv = 0), "frame.kv");
         assert_eq!(refused(|f| f.head_dim = 32), "frame.payload");
         assert_eq!(refused(|f| f.part_count = 2), "frame.part_count");
@@ -486,8 +524,10 @@ mod tests {
         #[test]
         fn one_changed_byte_is_noticed(
             at in any::<prop::sample::Index>(), flip in 1u8.., rows in prop::option::of(0..16u64),
+            state in prop::option::of(1..300u32),
         ) {
-            let set = header_of(8, KvDtype::Bf16);
+            let set = state.map_or_else(|| header_of(8, KvDtype::Bf16), state_of);
+            let rows = rows.map(|rows| rows.min(u64::from(set.kv_heads * set.keys)));
             let set = rows.map_or(set, |rows| sparing(set, rows));
             let frame = split(&set, payload_of(&set)).unwrap().remove(0);
             let mut bytes = frame.encode_to_vec();
@@ -502,7 +542,7 @@ mod tests {
         #[test]
         fn garbage_never_panics(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
-            numbers in prop::array::uniform9(any::<u32>()),
+            numbers in prop::array::uniform9(any::<u32>()), state in 0u32..4,
             payload in prop::collection::vec(any::<u8>(), 0..64),
             (key, base) in (arbitrary::key(), prop::option::of(arbitrary::base())),
         ) {
@@ -514,7 +554,7 @@ mod tests {
                 key: Some(key.into()), layer: layer % 512, convention: CONVENTION,
                 kv: (kv % 4) as i32, kv_heads: kv_heads % 1025, head_dim: head_dim % 1025,
                 keys: keys % (1 << 25), end: end % (1 << 25), part_idx, part_count,
-                crc32: 0, payload: payload.into(), wire: (rows % 5) as i32,
+                crc32: 0, payload: payload.into(), wire: (rows % 5) as i32, state,
                 spared: base.map(|base| {
                     Spared { base, rows: u64::from(rows), crc32: layer }.into()
                 }),

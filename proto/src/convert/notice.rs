@@ -58,6 +58,7 @@ impl Notice {
             let field = if set.spared.is_some() { "spared" } else { "wire" };
             return Err(Refusal::new(field, "present", "absent: devices exchange what they have"));
         }
+        Refusal::unless_within("state", set.state, 0, 0)?; // pairs of devices carry keys alone
         let seen = frame.payload.len();
         let crc32 = frame.payload.first_chunk().filter(|_| seen == size_of::<u32>());
         let crc32 = crc32.ok_or_else(|| Refusal::new("payload", seen, "4 bytes"))?;
@@ -98,6 +99,7 @@ mod tests {
             keys: 512,
             end: 517,
             wire: WireDtype::F32,
+            state: 0,
             spared: None,
         };
         Notice::new(set, b"positions, scores, votes")
@@ -132,6 +134,7 @@ mod tests {
         assert_eq!(refused(|_| {}, bytes - 1), "frame.set_bytes");
         assert_eq!(refused(|it| it.set.keys = 518, u64::MAX), "frame.keys");
         assert_eq!(refused(|it| it.set.layer = 512, u64::MAX), "frame.layer");
+        assert_eq!(refused(|it| (it.set.keys, it.set.state) = (0, 9), u64::MAX), "frame.state");
         let lacking = |it: &mut Notice| {
             it.set.spared = Some(Spared { base: BASE, rows: 1024, crc32: 0 });
         };

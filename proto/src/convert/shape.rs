@@ -41,9 +41,30 @@ pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
 
 impl From<ModelShape> for v1::ModelShape {
     fn from(shape: ModelShape) -> Self {
-        let ModelShape { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions } =
-            shape;
-        Self { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions }
+        let ModelShape {
+            vocab,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            max_positions,
+            recurrent_layers,
+            state_bytes,
+        } = shape;
+        Self {
+            vocab,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            max_positions,
+            recurrent_layers,
+            state_bytes,
+        }
     }
 }
 
@@ -51,9 +72,30 @@ impl TryFrom<v1::ModelShape> for ModelShape {
     type Error = Refusal;
 
     fn try_from(wire: v1::ModelShape) -> Result<Self, Refusal> {
-        let v1::ModelShape { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions } =
-            wire;
-        let shape = Self { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions };
+        let v1::ModelShape {
+            vocab,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            max_positions,
+            recurrent_layers,
+            state_bytes,
+        } = wire;
+        let shape = Self {
+            vocab,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            max_positions,
+            recurrent_layers,
+            state_bytes,
+        };
         shape.validate()?;
         Ok(shape)
     }

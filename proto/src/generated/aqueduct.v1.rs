@@ -191,6 +191,12 @@ pub struct ModelShape {
     pub ffn: u32,
     #[prost(uint32, tag = "8")]
     pub max_positions: u32,
+    /// So many of the layers remember in a state of fixed size, and have no keys.
+    #[prost(uint32, tag = "9")]
+    pub recurrent_layers: u32,
+    /// Bytes of the states of all these, of one sequence.
+    #[prost(uint64, tag = "10")]
+    pub state_bytes: u64,
 }
 /// Bytes between workers for keys that stay where they were computed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2274,6 +2280,9 @@ pub struct HandOffFrame {
     /// of f32 keys and values; unspecified: as they are stored
     #[prost(enumeration = "WireDtype", tag = "14")]
     pub wire: i32,
+    /// elements of the state of a layer that has no keys
+    #[prost(uint32, tag = "15")]
+    pub state: u32,
 }
 /// What a set lacks because its receiver has given it itself: keys and values at positions below
 /// the base's end.

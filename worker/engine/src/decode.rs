@@ -113,6 +113,11 @@ pub enum Remembered<'a> {
 pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, EngineError>> {
     let mut batch = Batch::new(model, turns);
     for (idx, layer) in model.parts.layers.iter().enumerate() {
+        if let Some(recurrent) = &layer.recurrent {
+            let outputs = batch.recur((idx, layer), recurrent);
+            batch.finish(layer, outputs);
+            continue;
+        }
         let mut qkvs = batch.project((idx, layer));
         let of_shards = qkvs.split_off(batch.sets.len());
         let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{ModelShape, Refusal, TokenId};
+use aqueduct_core::{ModelShape, Refusal, TokenId, limits};
 use aqueduct_kernels::pool::{PAGE_CELLS, page_bytes};
 use aqueduct_kernels::{
     Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear,
@@ -108,6 +108,24 @@ impl Model {
         same("head.outputs", parts.head.outputs, shape.vocab)?;
         same("head.inputs", parts.head.inputs, shape.width)?;
         same("final_norm", parts.final_norm.len(), shape.width)?;
+        let recurrent = || parts.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        same("recurrent_layers", recurrent().count(), shape.recurrent_layers)?;
+        for (idx, layer) in parts.layers.iter().enumerate() {
+            let Some(recurrent) = &layer.recurrent else { continue };
+            let field = |name: &str| format!("layers[{idx}].{name}");
+            let unfit = |error: BackendError| {
+                Refusal::new(field("recurrent"), error, "counts that fit together")
+            };
+            recurrent.validate().map_err(unfit)?;
+            let (columns, outputs) = (recurrent.columns() as u32, recurrent.outputs() as u32);
+            same(&field("qkv.outputs"), layer.qkv.outputs, columns)?;
+            same(&field("out.inputs"), layer.out.inputs, outputs)?;
+            let (len, most) = (recurrent.state_len() as u64, limits::STATE_LEN_MAX.into());
+            Refusal::unless_within(&field("state"), len, 0, most)?;
+        }
+        let states: usize = recurrent().map(|recurrent| recurrent.state_len()).sum();
+        let state_bytes = (states * size_of::<f32>()) as u64;
+        Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
         let pairs = shape.head_dim as usize / 2;
         let (mut rope_layers, mut rope_of) = (Vec::new(), Vec::new());
         for (idx, rope) in parts.ropes.iter().enumerate() {
@@ -161,6 +179,11 @@ impl Model {
         self.parts.layers.len()
     }
 
+    /// Elements of the state of layer `idx`; 0 for one that remembers keys.
+    pub fn state_len(&self, idx: usize) -> usize {
+        self.parts.layers[idx].recurrent.as_ref().map_or(0, |recurrent| recurrent.state_len())
+    }
+
     /// Bytes of weights that every block reads, however few its tokens: all layers and the
     /// head. Of the embedding a block reads only its tokens' rows, and of experts only those that
     /// its tokens go through.
@@ -208,11 +231,11 @@ impl Model {
         pool.map_or_else(|| self.empty_memory(), in_pool)
     }
 
-    /// Bytes that one token's keys and values take in all layers.
+    /// Bytes that one token's keys and values take in all layers that have keys.
     pub fn token_bytes(&self) -> u64 {
         let shape = &self.parts.shape;
         let page = page_bytes(shape.head_dim as usize, self.parts.kv) as u64;
-        2 * u64::from(shape.layers) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
+        2 * u64::from(shape.kv_layers()) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
     }
 
     /// Pages of `bytes` for the keys of this model; `None` where the device reads none of them
@@ -247,6 +270,12 @@ impl Model {
                 Err(Refusal::new(format!("tokens[{idx}]"), token, bound))
             }
         }
+    }
+
+    /// Refuses shards where some layers have a state, which one chunk has to give to the next.
+    pub(crate) fn check_shards(&self) -> Result<(), Refusal> {
+        let layers = self.parts.shape.recurrent_layers;
+        Refusal::unless_within("recurrent_layers where keys are in shards", layers, 0, 0).map(drop)
     }
 
     /// `[rows, vocab]` from the last layer's `[rows, width]`.

@@ -11,7 +11,7 @@ use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
     Angles, Array, Attended, AttentionState, Heads, LayerWeights, Leaves, MemorySet, Queries,
-    Ranking, Rows, Scope, Selected, Selection,
+    Ranking, Recurrent, Rows, Scope, Selected, Selection,
 };
 
 use crate::error::EngineError;
@@ -84,18 +84,15 @@ pub fn prefill(
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let want = step.want_of(idx, want);
-        let qkv = beside(port, || step.project(layer, &x, angles.of(idx), want))?;
-        let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
-            true => None,
-            // While the past is still on its way.
-            false => Some(beside(port, || step.attend_own(idx, &qkv))?),
+        let (next, sums) = match &layer.recurrent {
+            Some(recurrent) => {
+                let next = step.recur((idx, layer), (recurrent, want), x, port)?;
+                (next, Array::from(vec![0.0; 2])) // there is no mass
+            }
+            None => step.through((idx, layer), (angles.of(idx), want), x, port)?,
         };
-        let past = port.take(idx)?; // the previous chunk's memory set
-        let attended = beside(port, || step.attend((idx, layer), (&qkv, want), &past, own))?;
-        let selected = step.select(past, &qkv, &attended)?;
-        port.give(idx, Arc::new(selected.memory))?;
-        retained.push(selected.retained);
-        x = beside(port, || step.finish(layer, x, &attended.output))?;
+        retained.push(sums);
+        x = next;
     }
     Ok(Prefilled { hidden: x, retained, audits: Vec::new() })
 }
@@ -165,6 +162,52 @@ impl<'a> Step<'a> {
         Ok(self.model.backend().project(layer, x, (self.start, angles), queries)?)
     }
 
+    /// A layer with keys: the rows behind it, and [`Selected::retained`].
+    fn through(
+        &self,
+        (idx, layer): (usize, &LayerWeights),
+        (angles, want): (&Angles, Want),
+        x: Rows,
+        port: &mut dyn MemoryPort,
+    ) -> Result<(Rows, Array<f64>), EngineError> {
+        let qkv = beside(port, || self.project(layer, &x, angles, want))?;
+        let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
+            true => None,
+            // While the past is still on its way.
+            false => Some(beside(port, || self.attend_own(idx, &qkv))?),
+        };
+        let past = port.take(idx)?; // the previous chunk's memory set
+        let attended = beside(port, || self.attend((idx, layer), (&qkv, want), &past, own))?;
+        let selected = self.select(past, &qkv, &attended)?;
+        port.give(idx, Arc::new(selected.memory))?;
+        let x = beside(port, || self.finish(layer, x, attended.output))?;
+        Ok((x, selected.retained))
+    }
+
+    /// A layer with a state: the rows behind it.
+    fn recur(
+        &self,
+        (idx, layer): (usize, &LayerWeights),
+        (recurrent, want): (&Recurrent, Want),
+        x: Rows,
+        port: &mut dyn MemoryPort,
+    ) -> Result<Rows, EngineError> {
+        let backend = self.model.backend();
+        let columns = beside(port, || backend.mix(layer, &x))?;
+        let mut memory = port.take(idx)?;
+        let state = std::mem::take(&mut Arc::make_mut(&mut memory).state);
+        let recurred = beside(port, || {
+            let recurred = backend.recur(recurrent, &columns, state)?;
+            Ok::<_, EngineError>((recurred.state, recurred.output.of_last(self.outputs(want))?))
+        });
+        drop(columns); // large, and of no use to what follows
+        let (state, output) = recurred?;
+        let set = Arc::make_mut(&mut memory);
+        (set.state, set.end) = (state, self.end());
+        port.give(idx, memory)?;
+        beside(port, || self.finish(layer, x, output))
+    }
+
     /// Past and own keys, with masses unless every key is kept anyway.
     pub(crate) fn scope<'s>(
         &'s self,
@@ -176,7 +219,9 @@ impl<'a> Step<'a> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
         let (past, own, leaves) = (&past.keys, &qkv.keys, self.leaves);
         let (sinks, outputs) = (layer.sinks.as_ref(), self.outputs(want));
-        Scope { past, leaves, own, row_weights, sinks, outputs, rounded: layer.out.rounds }
+        // A gate multiplies what is not rounded yet.
+        let rounded = layer.out.rounds && layer.gate.is_none();
+        Scope { past, leaves, own, row_weights, sinks, outputs, rounded }
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {
@@ -214,12 +259,12 @@ impl<'a> Step<'a> {
         &self,
         layer: &LayerWeights,
         x: Rows,
-        output: &Rows,
+        output: Rows,
     ) -> Result<Rows, EngineError> {
-        let x = x.of_last(output.rows())?;
+        let (backend, x) = (self.model.backend(), x.of_last(output.rows())?);
         match x.rows() {
             0 => Ok(x),
-            _ => Ok(self.model.backend().finish(layer, &x, output)?),
+            _ => Ok(backend.finish(layer, &x, &backend.gate(layer, &x, output)?)?),
         }
     }
 }

@@ -73,6 +73,13 @@ pub enum Scaling {
         /// Multiplies cosine and sine: 1, or [`longrope_attention_factor`].
         attention_factor: f64,
     },
+    /// The frequencies of whole heads, of which the lowest are 0.
+    Proportional {
+        /// The share of them that are not.
+        share: f64,
+        /// What each is divided by.
+        factor: f64,
+    },
 }
 
 impl Scaling {
@@ -83,7 +90,8 @@ impl Scaling {
                 scaled_positions(positions, "yarn", *factor, Some(*original_positions))
             }
             Self::Linear { factor } => scaled_positions(positions, "linear", *factor, None),
-            Self::None | Self::Llama3 { .. } | Self::PerFrequency { .. } => positions,
+            Self::None | Self::Llama3 { .. } => positions,
+            Self::PerFrequency { .. } | Self::Proportional { .. } => positions,
         }
     }
 }
@@ -153,6 +161,10 @@ impl Rope {
                 Refusal::unless_within("rope factors", seen, want, want)?;
                 rope.divide(|i, _| factors[i]);
                 rope.attention_factor = *attention_factor;
+            }
+            Scaling::Proportional { share, factor } => {
+                rope.inv_freq.truncate((share * (dim / 2) as f64) as usize);
+                rope.divide(|_, _| *factor);
             }
         }
         rope.checked()
@@ -293,6 +305,17 @@ mod tests {
             ],
             1.0,
         );
+    }
+
+    #[test]
+    fn the_lowest_frequencies_may_be_0() {
+        let proportional = |share, factor| {
+            Rope::scaled(1e4, 16, &Scaling::Proportional { share, factor }).unwrap().inv_freq
+        };
+        let whole = Rope::unscaled(1e4, 16).inv_freq;
+        assert_eq!(proportional(1.0, 1.0), whole);
+        assert_eq!(proportional(0.5, 1.0), whole[..4]);
+        assert_eq!(proportional(0.3, 2.0), [whole[0] / 2.0, whole[1] / 2.0]);
     }
 
     #[test]

@@ -104,6 +104,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         kv: KvDtype::F32,
     };
     let layer = |w: &GoldenLayer| LayerWeights {
+        gate: None,
+        recurrent: None,
         spec,
         attn_norm: Some(w.n1.clone().into()),
         qkv: pack(&*backend, &[&w.wq, &w.wk, &w.wv]),
@@ -133,6 +135,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
             head_dim: golden.D,
             ffn: golden.F,
             max_positions: 0,
+            recurrent_layers: 0,
+            state_bytes: 0,
         },
         fingerprint: "golden".to_owned(),
         embed: embed.clone(),

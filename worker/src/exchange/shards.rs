@@ -177,5 +177,5 @@ fn part_shape(header: &CallHeader, payload: &mut Pieces) -> Result<SetShape, Ref
     Refusal::unless_within("kv_heads", kv_heads, 1, header.heads)?;
     let (kv_heads, keys) = (kv_heads as usize, keys as usize);
     let (head_dim, kv) = (header.head_dim as usize, codec::of_core(header.kv));
-    Ok(SetShape { kv_heads, keys, head_dim, kv, end })
+    Ok(SetShape { kv_heads, keys, head_dim, kv, state: 0, end })
 }

@@ -108,6 +108,9 @@ impl Executor {
 
     fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
         if let Some(directory) = &work.shards {
+            let recurrent_layers = self.model.shape().recurrent_layers;
+            Refusal::unless_within("recurrent_layers beside shards", recurrent_layers, 0, 0)
+                .map_err(EngineError::from)?;
             return self.prefill_shards(work, directory);
         }
         let model = self.model.clone();
@@ -140,14 +143,19 @@ impl Executor {
     /// The same set in this worker's pool; it may come off a wire or from a neighbour's.
     pub(super) fn put_in_pool(
         &self,
-        memory: Arc<MemorySet>,
+        mut memory: Arc<MemorySet>,
     ) -> Result<Arc<MemorySet>, BackendError> {
-        match (&self.shared.pool, memory.keys.pool()) {
-            (Some(pool), its) if !its.is_some_and(|its| its.is(pool)) => {
-                memory.put_in(pool).map(Arc::new)
-            }
-            _ => Ok(memory),
+        let Some(pool) = &self.shared.pool else { return Ok(memory) };
+        if memory.keys.pool().is_some_and(|its| its.is(pool)) {
+            return Ok(memory);
         }
+        // What came off a wire is nobody else's, and what is no key need not be copied: a state
+        // is large.
+        if let Some(alone) = Arc::get_mut(&mut memory) {
+            alone.keys = alone.keys.put_in(pool)?;
+            return Ok(memory);
+        }
+        memory.put_in(pool).map(Arc::new)
     }
 
     /// The logits after the last of some tokens, whose hidden states these are.
@@ -296,8 +304,10 @@ impl MemoryPort for ChunkPort<'_> {
         self.executor.check_wanted(key)?;
         let bytes = memory.bytes() as u64;
         self.given.report.memory_bytes += bytes;
-        self.given.report.memory_tokens = memory.keys.len() as u32;
-        if let Some(rounding) = rounding(self.work.wire) {
+        let tokens = &mut self.given.report.memory_tokens;
+        *tokens = (*tokens).max(memory.keys.len() as u32); // some layers have none
+        // Where there are no keys nothing would change, and a state would be copied for it.
+        if let Some(rounding) = rounding(self.work.wire).filter(|_| !memory.keys.is_empty()) {
             // Also what does not travel: no bit may depend on who is given it.
             let keys = &mut Arc::make_mut(&mut memory).keys;
             keys.round(rounding).map_err(|source| PortError::Memory { layer, source })?;

@@ -127,6 +127,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::link::conformance::state;
 
     /// Somebody who waits for an answer, and sees how many places there are when it is told.
     struct Asker {
@@ -138,6 +139,13 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.seen.store(self.places.available_permits(), Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn of_a_layer_that_has_a_state_no_keys_are_shown() {
+        let shown = shown(&state(1), (9, 1, 7)).unwrap();
+        assert_eq!((shown.layers, shown.keys, shown.start, shown.end), (9, 0, 0, 10));
+        assert!(shown.positions.is_empty() && shown.scores.is_empty());
     }
 
     #[tokio::test]

@@ -18,33 +18,43 @@ use crate::snapshots::{Found, Snapshot};
 use crate::worker::Shared;
 
 impl Executor {
-    /// Keeps what a chunk gave or a completion left.
+    /// Keeps what a chunk gave or a completion left. Nothing is copied that would not be kept:
+    /// whoever waits for the device's thread waits for that too.
     pub(super) fn keep(&mut self, session: SessionId, keep: Keep) {
-        let Keep { request, made, snapshot, retained } = keep;
-        let layers_want = self.model.layers();
-        let layers = self.made(session, request, made);
-        let layers = layers.filter(|layers| layers.len() == layers_want);
-        let found = layers.map(|layers| Snapshot { layers, retained });
-        self.shared.snapshots.keep(snapshot, found);
+        let Keep { request, made, snapshot: name, retained } = keep;
+        let given = self.given(session, request, made).unwrap_or_default();
+        let sets = given.sets.iter().map(Given::set).collect::<Option<Vec<_>>>();
+        let sets = sets.filter(|sets| sets.len() == self.model.layers());
+        let snapshots = &self.shared.snapshots;
+        let copied = sets.and_then(|sets| {
+            let bytes = sets.iter().map(|set| set.bytes() as u64).sum();
+            if !snapshots.would_keep(&name, bytes) {
+                let most = snapshots.bytes_max();
+                if !given.is_prefix && bytes > most {
+                    tracing::warn!(
+                        %request, bytes, snapshot_bytes = most,
+                        "what a session would go on from is larger than --snapshot-bytes"
+                    );
+                }
+                return None;
+            }
+            // Copies, side by side: what is kept takes none of the pool's pages, which are for
+            // requests, and is bounded in bytes of its own.
+            let layers = sets.iter().map(|set| Arc::new(set.in_order())).collect();
+            Some(Snapshot { layers, retained, is_prefix: given.is_prefix })
+        });
+        snapshots.keep(name, copied);
     }
 
-    fn made(
-        &mut self,
-        session: SessionId,
-        request: RequestId,
-        made: Made,
-    ) -> Option<Vec<Arc<MemorySet>>> {
+    fn given(&mut self, session: SessionId, request: RequestId, made: Made) -> Option<AllGiven> {
         let held = self.owned(session, request)?;
         match made {
             Made::Chunk(chunk_idx) if held.is_sharded => {
                 let shards = self.shared.holder.store().of_chunk(request, chunk_idx);
-                let set = |shard: &Arc<Shard>| match shard.parts() {
-                    [part] => Some(Arc::new(part.in_order())),
-                    _ => None, // heads that keep keys of their own were pruned for this request
-                };
-                shards.iter().map(set).collect()
+                let sets = shards.into_iter().map(Given::Shard).collect();
+                Some(AllGiven { sets, is_prefix: true })
             }
-            made => held.made(made),
+            made => held.given(made),
         }
     }
 
@@ -148,7 +158,7 @@ impl Executor {
         for (layer, set) in (0..).zip(&found.layers) {
             let bytes = set.bytes() as u64;
             report.memory_bytes += bytes;
-            report.memory_tokens = set.keys.len() as u32;
+            report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let Some(outgoing) = &mut outgoing else { continue };
             let set = match rounded(set, outgoing.wire) {
                 Ok(set) => set,
@@ -171,7 +181,7 @@ impl Executor {
         let holder = &self.shared.holder;
         for (layer, set) in (0..).zip(&found.layers) {
             report.memory_bytes += set.bytes() as u64;
-            report.memory_tokens = set.keys.len() as u32;
+            report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let shard = ShardKey { request, branch: Branch::PROMPT, layer, chunk_idx, epoch };
             if let Err(error) = holder.store().restore(shard, set) {
                 let kind = match &error {
@@ -195,27 +205,57 @@ impl Executor {
     }
 }
 
-impl Request {
-    /// The memory sets that a chunk gave or a completion left, as far as they are here. Copies:
-    /// what is kept takes none of the pool's pages, which are for requests, and is bounded in
-    /// bytes of its own.
-    fn made(&self, made: Made) -> Option<Vec<Arc<MemorySet>>> {
-        match made {
-            Made::Chunk(chunk_idx) => self.gave(chunk_idx),
-            Made::Choice(idx) => {
-                let left = self.left.iter().find(|left| left.choice == idx)?;
-                Some(left.sequence.memory().iter().map(copied).collect())
-            }
+/// What a snapshot is made of, layer by layer.
+#[derive(Default)]
+struct AllGiven {
+    sets: Vec<Given>,
+    /// See [`Snapshot::is_prefix`].
+    is_prefix: bool,
+}
+
+/// Where one layer's set lies.
+enum Given {
+    Set(Arc<MemorySet>),
+    Shard(Arc<Shard>),
+}
+
+impl Given {
+    fn set(&self) -> Option<&MemorySet> {
+        match self {
+            Self::Set(set) => Some(set),
+            Self::Shard(shard) => match shard.parts() {
+                [part] => Some(part),
+                _ => None, // heads that keep keys of their own were pruned for this request
+            },
         }
     }
+}
 
-    fn gave(&self, chunk_idx: u32) -> Option<Vec<Arc<MemorySet>>> {
-        if let Some(outgoing) = self.outbox.get(&(chunk_idx + 1)) {
-            return Some(outgoing.sets.iter().map(|kept| copied(&kept.memory)).collect());
-        }
-        match self.home.as_ref().filter(|home| home.chunk_idx == chunk_idx)?.memory {
-            Memory::Sets(ref layers, _) => Some(layers.iter().map(copied).collect()),
-            Memory::Sharded(_) => None,
+impl Request {
+    /// The memory sets that a chunk gave or a completion left, as far as they are here.
+    fn given(&self, made: Made) -> Option<AllGiven> {
+        let all = |sets: &[Arc<MemorySet>]| -> Vec<Given> {
+            sets.iter().cloned().map(Given::Set).collect()
+        };
+        match made {
+            Made::Chunk(chunk_idx) => {
+                if let Some(outgoing) = self.outbox.get(&(chunk_idx + 1)) {
+                    let sets = outgoing.sets.iter().map(|kept| Given::Set(kept.memory.clone()));
+                    return Some(AllGiven { sets: sets.collect(), is_prefix: true });
+                }
+                let home = self.home.as_ref().filter(|home| home.chunk_idx == chunk_idx)?;
+                // After a prompt's last chunk it may be a session, if nothing is generated.
+                match &home.memory {
+                    Memory::Sets(layers, _) => {
+                        Some(AllGiven { sets: all(layers), is_prefix: false })
+                    }
+                    Memory::Sharded(_) => None,
+                }
+            }
+            Made::Choice(idx) => {
+                let left = self.left.iter().find(|left| left.choice == idx)?;
+                Some(AllGiven { sets: all(left.sequence.memory()), is_prefix: false })
+            }
         }
     }
 }
@@ -224,15 +264,11 @@ impl Request {
 /// have keys that never were.
 fn rounded(set: &Arc<MemorySet>, wire: WireDtype) -> Result<Arc<MemorySet>, BackendError> {
     let mut set = set.clone();
-    if let Some(rounding) = rounding(wire) {
+    // Where there are no keys nothing would change, and a state would be copied for it.
+    if let Some(rounding) = rounding(wire).filter(|_| !set.keys.is_empty()) {
         Arc::make_mut(&mut set).keys.round(rounding)?;
     }
     Ok(set)
-}
-
-/// The same set, side by side.
-fn copied(memory: &Arc<MemorySet>) -> Arc<MemorySet> {
-    Arc::new(memory.in_order())
 }
 
 /// When to give up waiting for what is asked for now.
@@ -259,7 +295,8 @@ mod tests {
         let options = WorkerOptions::new("local://keeper", LoopbackHub::default());
         let executor = Executor::by_hand(WorkerOptions { snapshots, ..options });
         let layers = (0..executor.model.layers()).map(|layer| Arc::new(set(4, layer as u32)));
-        let snapshot = Snapshot { layers: layers.collect(), retained: Vec::new() };
+        let layers = layers.collect();
+        let snapshot = Snapshot { layers, retained: Vec::new(), is_prefix: false };
         executor.shared.snapshots.keep(NAME, Some(snapshot));
         assert_eq!(executor.shared.snapshots.news()[0].kept, [NAME]);
         executor

@@ -21,6 +21,7 @@ pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
         kv_heads: memory.keys.kv_heads() as u32,
         head_dim: memory.keys.k.head_dim as u32,
         keys: memory.keys.len() as u32,
+        state: memory.state.len() as u32,
         end: memory.end,
         wire: WireDtype::F32,
         spared: None,
@@ -34,22 +35,25 @@ pub fn shape(header: &SetHeader) -> SetShape {
         keys: header.keys as usize,
         head_dim: header.head_dim as usize,
         kv: of_core(header.kv),
+        state: header.state as usize,
         end: header.end,
     }
 }
 
-/// Positions, scores, votes, keys, values; little endian, no padding. Keys and values of f32 are
-/// rounded to `wire`, which loses nothing of a set that was rounded to it before it was given.
+/// Positions, scores, votes, keys, values, state; little endian, no padding. Keys and values of
+/// f32 are rounded to `wire`, which loses nothing of a set that was rounded to it before it was
+/// given. A state is f32 always.
 pub fn encode(memory: &MemorySet, wire: WireDtype) -> Bytes {
     let keys = memory.keys.in_order();
     let mut bytes = encode_lists(memory);
-    bytes.reserve_exact(keys.k.bytes() + keys.v.bytes());
+    bytes.reserve_exact(keys.k.bytes() + keys.v.bytes() + memory.state.bytes());
     for heads in [&keys.k, &keys.v] {
         match &heads.data {
             KvData::F32(data) => put_f32s(&mut bytes, data, wire),
             KvData::Bf16(data) => put_bf16s(&mut bytes, data),
         }
     }
+    put(&mut bytes, &memory.state, f32::to_le_bytes);
     bytes.into()
 }
 
@@ -79,8 +83,7 @@ pub fn encode_lists(memory: &MemorySet) -> Vec<u8> {
 /// The set that `payload` spells under `header`.
 ///
 /// # Errors
-/// Another length than the header implies, positions that do not ascend below `end`, scores or
-/// votes that are not finite or below 0.
+/// Another length than the header implies, and what [`validate`] refuses.
 pub fn decode(header: &SetHeader, payload: Bytes) -> Result<MemorySet, Refusal> {
     let want = header.payload_bytes();
     Refusal::unless_within("payload", payload.len() as u64, want, want)?;
@@ -98,6 +101,7 @@ pub(crate) struct Filling {
     votes: Vec<f32>,
     k: Elements,
     v: Elements,
+    state: Vec<f32>,
 }
 
 /// Keys or values, as they are stored and as they come.
@@ -141,7 +145,8 @@ impl Filling {
     pub(crate) fn new(shape: SetShape, wire: WireDtype) -> Self {
         let elements = || Elements::new(shape.kv, wire);
         let (k, v) = (elements(), elements());
-        Self { shape, positions: Vec::new(), score: Vec::new(), votes: Vec::new(), k, v }
+        let (positions, score, votes, state) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { shape, positions, score, votes, k, v, state }
     }
 
     /// Reads on as far as `payload` and the set go; whether the set is whole.
@@ -153,6 +158,7 @@ impl Filling {
             && payload.drain(&mut self.votes, count, f32::from_le_bytes)
             && self.k.take(payload, elements)
             && self.v.take(payload, elements)
+            && payload.drain(&mut self.state, self.shape.state, f32::from_le_bytes)
     }
 
     /// The set, which is whole.
@@ -166,6 +172,7 @@ impl Filling {
             keys: Keys::new(self.positions, heads(self.k), heads(self.v)),
             score: self.score.into(),
             votes: self.votes.into(),
+            state: self.state.into(),
             end,
         };
         validate(&memory)?;
@@ -176,7 +183,8 @@ impl Filling {
 /// Checks what can be wrong with a set of the right shape.
 ///
 /// # Errors
-/// Positions that do not ascend below `end`, scores or votes that are not finite or below 0.
+/// Positions that do not ascend below `end`, scores or votes that are not finite or below 0, a
+/// state that is not finite.
 pub fn validate(memory: &MemorySet) -> Result<(), Refusal> {
     for g in 0..memory.keys.kv_heads() {
         let positions = memory.keys.head_positions(g);
@@ -193,7 +201,10 @@ pub fn validate(memory: &MemorySet) -> Result<(), Refusal> {
             return Err(Refusal::new(field, value, "finite and at least 0"));
         }
     }
-    Ok(())
+    match memory.state.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(Refusal::new("state", value, "finite")),
+        None => Ok(()),
+    }
 }
 
 /// Element by element into a slice of known length, which compiles to a copy.
@@ -229,7 +240,8 @@ pub fn to_core(kv: KvDtype) -> aqueduct_core::KvDtype {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{key, set};
+    use crate::link::conformance::{key, set, state};
+    use aqueduct_kernels::Array;
     use proptest::prelude::*;
 
     #[test]
@@ -243,6 +255,7 @@ mod tests {
         check(set(0, 1));
         check(set(1, 2));
         check(set(300, 3));
+        check(state(1));
         let odd = [f32::MIN_POSITIVE / 2.0, -0.0, 1e38, 0.1, 7.0, -1e-30];
         check(MemorySet {
             keys: Keys::new(
@@ -252,8 +265,21 @@ mod tests {
             ),
             score: vec![0.0, 1e-20, 5.0].into(),
             votes: vec![1.0, 2.0, 3.0].into(),
+            state: Array::default(),
             end: 10,
         });
+        let odd = Array::from(odd.to_vec());
+        check(MemorySet { state: odd, ..MemorySet::empty(2, 8, KvDtype::Bf16) });
+    }
+
+    #[test]
+    fn a_state_is_not_rounded() {
+        let mut memory = MemorySet::empty(2, 8, KvDtype::F32);
+        memory.state = vec![0.1, -1e-30].into();
+        for wire in [WireDtype::Bf16, WireDtype::F16] {
+            let header = SetHeader { wire, ..header(key(1, 0), 0, &memory) };
+            assert_eq!(decode(&header, encode(&memory, wire)), Ok(memory.clone()), "{wire}");
+        }
     }
 
     #[test]
@@ -263,6 +289,7 @@ mod tests {
             keys,
             score: vec![0.0; 3].into(),
             votes: vec![1.0; 3].into(),
+            state: Array::default(),
             end: 9,
         };
         let lain = set(Keys::new(vec![2, 5, 7], rows(&[1.0, 2.0, 3.0]), rows(&[4.0, 5.0, 6.0])));
@@ -273,26 +300,46 @@ mod tests {
 
     #[test]
     fn refuses_by_field() {
-        let check = |change: fn(&mut MemorySet), field: &str| {
-            let mut memory = set(4, 1);
+        let check_of = |mut memory: MemorySet, change: fn(&mut MemorySet), field: &str| {
             change(&mut memory);
             let header = header(key(1, 0), 0, &memory);
             let bytes = encode(&memory, WireDtype::F32);
             assert_eq!(decode(&header, bytes).unwrap_err().field, field);
         };
+        let check = |change: fn(&mut MemorySet), field: &str| check_of(set(4, 1), change, field);
         check(|memory| memory.keys.positions.swap(0, 1), "positions");
         check(|memory| memory.end = 1, "positions");
         check(|memory| memory.score[0] = f32::NAN, "score");
         check(|memory| memory.score[0] = -1.0, "score");
         check(|memory| memory.votes[0] = f32::INFINITY, "votes");
+        check_of(state(1), |memory| memory.state[0] = f32::NAN, "state");
+        check_of(state(1), |memory| memory.state[1] = f32::NEG_INFINITY, "state");
         let header = header(key(1, 0), 0, &set(4, 1));
         assert_eq!(decode(&header, Bytes::from_static(b"short")).unwrap_err().field, "payload");
     }
 
     proptest! {
         #[test]
-        fn garbage_of_the_right_length_never_panics(seed: u64, keys in 0u32..9, end: u32) {
-            let header = SetHeader { keys, end, ..header(key(1, 0), 0, &set(4, 1)) };
+        fn states_come_back_bit_for_bit_or_are_refused(
+            bits in prop::collection::vec(any::<u32>(), 0..50), end: u32,
+        ) {
+            let mut memory = MemorySet { end, ..MemorySet::empty(2, 8, KvDtype::Bf16) };
+            memory.state = bits.iter().copied().map(f32::from_bits).collect();
+            let header = header(key(1, 0), 0, &memory);
+            let bytes = encode(&memory, WireDtype::F32);
+            prop_assert_eq!(bytes.len() as u64, header.payload_bytes());
+            let is_finite = memory.state.iter().all(|value| value.is_finite());
+            let read = decode(&header, bytes).map(|read| {
+                read.state.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(read.ok(), is_finite.then_some(bits));
+        }
+
+        #[test]
+        fn garbage_of_the_right_length_never_panics(
+            seed: u64, keys in 0u32..9, state in 0u32..9, end: u32,
+        ) {
+            let header = SetHeader { keys, state, end, ..header(key(1, 0), 0, &set(4, 1)) };
             let mut state = seed;
             let bytes: Vec<u8> = (0..header.payload_bytes())
                 .map(|_| {

@@ -20,9 +20,26 @@ use crate::ledger::Ledger;
 use crate::tiny_model;
 use crate::{LoopbackHub, Worker, WorkerOptions, serve};
 
+/// The layer of [`hybrid_fit`] whose sets have a state; those of all before it have keys.
+pub(crate) const RECURRENT: u32 = 8;
+
 /// The shape of the suite's sets.
 pub(crate) fn fit() -> Fit {
-    Fit { layers: 8, kv_heads: 2, head_dim: 8, kv: KvDtype::Bf16 }
+    Fit { states: [0; RECURRENT as usize].into(), kv_heads: 2, head_dim: 8, kv: KvDtype::Bf16 }
+}
+
+/// The same with one more layer, which remembers in a state.
+pub(crate) fn hybrid_fit() -> Fit {
+    let states = [&fit().states[..], &[tiny_model::STATE_LEN as u32]].concat();
+    Fit { states: states.into(), ..fit() }
+}
+
+/// A set of that layer, different for each `seed`.
+pub(crate) fn state(seed: u32) -> MemorySet {
+    let Fit { kv_heads, head_dim, kv, .. } = fit();
+    let value = |i: usize| (i as f32 + seed as f32).sin() * 1e-3;
+    let state = (0..tiny_model::STATE_LEN).map(value).collect();
+    MemorySet { state, end: 9 + seed, ..MemorySet::empty(kv_heads, head_dim, kv) }
 }
 
 /// Chunk `chunk_idx` of the suite's request.
@@ -47,6 +64,7 @@ pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
         ),
         score: (0..count).map(|i| value(i).abs()).collect(),
         votes: (0..count).map(|i| i as f32).collect(),
+        state: Default::default(),
         end: 2 * keys + 1,
     }
 }
@@ -101,6 +119,7 @@ fn of_positions(heads: Vec<Vec<u32>>, end: u32, factor: f32) -> MemorySet {
         score: scores(factor),
         votes: scores(factor + 1.0),
         keys: aqueduct_kernels::Keys::new(positions.clone(), rows(0), rows(7)),
+        state: Default::default(),
         end,
     }
 }
@@ -208,7 +227,7 @@ fn served(runtime: &Runtime, with: impl FnOnce(WorkerOptions) -> WorkerOptions) 
     let worker = {
         let _inside = runtime.enter();
         let options = WorkerOptions::new(&peer, LoopbackHub::default());
-        Worker::start(tiny_model::tiny(fit().kv), with(options)).unwrap()
+        Worker::start(tiny_model::hybrid(fit().kv), with(options)).unwrap()
     };
     runtime.spawn(serve(worker.clone(), listener, std::future::pending()));
     (Peer(peer), worker)
@@ -219,6 +238,7 @@ pub(crate) fn suite(rig: impl Fn(u64) -> Rig) {
     const ROOM: u64 = 1 << 30;
     every_layer_arrives_with_its_bits(rig(ROOM));
     sets_of_any_size_arrive(rig(ROOM));
+    states_arrive_where_they_belong(rig(ROOM));
     duplicates_are_taken_once(rig(ROOM));
     older_epochs_are_stale(rig(ROOM));
     a_set_arrives_whatever_of_it_its_receiver_has(rig(ROOM));
@@ -245,6 +265,19 @@ fn sets_of_any_size_arrive(mut rig: Rig) {
         assert_eq!(rig.send(key(1, 0), layer, &memory), Outcome::Delivered);
         assert!(rig.inbox.take(key(1, 0), layer) == Some(memory), "{keys} keys changed");
     }
+}
+
+fn states_arrive_where_they_belong(mut rig: Rig) {
+    let mut memory = state(1);
+    memory.state[0] = f32::MIN_POSITIVE / 2.0;
+    let memory = Arc::new(memory);
+    assert_eq!(rig.send(key(1, 0), RECURRENT, &memory), Outcome::Delivered);
+    let came = rig.inbox.take(key(1, 0), RECURRENT).expect("it was delivered");
+    let bits = |set: &MemorySet| set.state.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!((bits(&came), &came), (bits(&memory), &memory));
+    let outcome = rig.send(key(2, 0), 0, &memory);
+    assert!(matches!(&outcome, Outcome::Failed(what) if what.contains("state")), "{outcome:?}");
+    assert_eq!(rig.inbox.bytes(), 0);
 }
 
 fn duplicates_are_taken_once(mut rig: Rig) {

@@ -2,9 +2,9 @@
 //!
 //! Sets of a request are nested: what the set after a chunk remembers of the tokens before the
 //! end of an earlier one, the set after that one remembered too, with the same keys and values;
-//! only scores and votes have changed. So a receiver that has given such a set itself, the
-//! [`Base`], is sent positions, scores and votes of all keys, and keys and values from the base's
-//! end on. A checksum of the others says whether it has what the sender has.
+//! only scores, votes and states have changed. So a receiver that has given such a set itself, the
+//! [`Base`], is sent positions, scores and votes of all keys, keys and values from the base's end
+//! on, and the state. A checksum of the others says whether it has what the sender has.
 
 use aqueduct_core::work::Base;
 use aqueduct_core::{Refusal, WireDtype};
@@ -48,7 +48,8 @@ pub fn encode(memory: &MemorySet, header: &SetHeader, base: Base) -> Option<(Spa
     }
     let whole = codec::encode(memory, header.wire);
     let (mut payload, mut crc32) = (Vec::with_capacity(whole.len()), Hasher::new());
-    let (lists, rows) = whole.split_at(header.lists_bytes() as usize);
+    let (lists, rest) = whole.split_at(header.lists_bytes() as usize);
+    let (rows, state) = rest.split_at(rest.len() - header.state_bytes() as usize);
     payload.extend_from_slice(lists);
     let row_bytes = header.row_bytes() as usize;
     for (head, held) in rows.chunks(shape.keys * row_bytes).zip(held.iter().cycle()) {
@@ -56,6 +57,7 @@ pub fn encode(memory: &MemorySet, header: &SetHeader, base: Base) -> Option<(Spa
         crc32.update(held);
         payload.extend_from_slice(rest);
     }
+    payload.extend_from_slice(state);
     let rows = held.iter().map(|held| (shape.keys - held) as u64).sum();
     Some((Spared { base, rows, crc32: crc32.finalize() }, payload.into()))
 }
@@ -74,7 +76,8 @@ pub fn decode(
     let want = header.payload_bytes();
     Refusal::unless_within("payload", payload.len() as u64, want, want)?;
     let (shape, theirs) = (codec::shape(header), SetShape::of(base));
-    if (SetShape { keys: shape.keys, end: shape.end, ..theirs }) != shape {
+    let SetShape { keys, state, end, .. } = shape;
+    if (SetShape { keys, state, end, ..theirs }) != shape {
         return Err(DeltaError::Unlike);
     }
     let (lists, mut rest) = payload.split_at(header.lists_bytes() as usize);
@@ -92,6 +95,7 @@ pub fn decode(
             rest = later;
         }
     }
+    whole.extend_from_slice(rest); // the state
     if crc32.finalize() != spared.crc32 {
         return Err(DeltaError::Unlike);
     }
@@ -199,6 +203,16 @@ mod tests {
         let (spared, payload) = encode(&memory, base_of(&memory)).unwrap();
         assert_eq!(spared.rows, 0, "who has the set itself is sent lists alone");
         assert_eq!(decode(&header(&memory, Some(spared)), &spared, &payload, &memory), Ok(memory));
+    }
+
+    #[test]
+    fn a_state_travels_whole_whatever_the_receiver_has() {
+        let [mut before, mut memory] = nested(8, 1);
+        memory.state = vec![0.1, -0.0, 1e-40].into();
+        for theirs in [vec![], vec![0.1, -0.0, 1e-40], vec![7.0; 5]] {
+            before.state = theirs.into();
+            assert_eq!(passed(&memory, &before), Ok(memory.clone()));
+        }
     }
 
     #[test]

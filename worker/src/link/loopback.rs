@@ -122,13 +122,13 @@ impl Link for LoopbackLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{Rig, fit, suite};
+    use crate::link::conformance::{Rig, fit, hybrid_fit, suite};
     use crate::tiny_model;
 
     #[test]
     fn conforms() {
         suite(|inbox_bytes| {
-            let inbox = Inbox::new(Arc::default(), "model".into(), fit(), inbox_bytes);
+            let inbox = Inbox::new(Arc::default(), "model".into(), hybrid_fit(), inbox_bytes);
             let (hub, peer, inbox) =
                 (LoopbackHub::default(), Peer("local://w1".into()), Arc::new(inbox));
             let holder = Holder::start(tiny_model::tiny(fit().kv), Arc::default()).unwrap();

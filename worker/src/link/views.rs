@@ -11,8 +11,9 @@ use bytes::Bytes;
 // The wire's order of bytes is then that of memory.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// What [`encode`](super::codec::encode) makes of the set that `owner` keeps, piece by piece;
-/// keys that do not lie in order of position are laid out first. What lies in pages is read from
+/// What [`encode`](super::codec::encode) makes of the set that `owner` keeps, piece by piece. It
+/// has no state: what has one goes as a whole to the next chunk, and is nobody's shard. Keys that
+/// do not lie in order of position are laid out first. What lies in pages is read from
 /// there, so that no copy of it stays with its owner, outside the pool.
 ///
 /// # Errors
@@ -113,7 +114,7 @@ mod tests {
             let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0], kv), rows(&[6.0, 4.0, 5.0, 8.0], kv));
             let keys = Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]);
             let (score, votes) = (vec![0.5; 3].into(), vec![1.0; 3].into());
-            check(MemorySet { keys, score, votes, end: 9 });
+            check(MemorySet { keys, score, votes, state: Array::default(), end: 9 });
         }
     }
 

@@ -269,8 +269,8 @@ mod tests {
         assert!(path.is_symlink());
         assert_eq!(store.held().count, 1, "it stays");
 
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(2, layer))).collect();
-        let snapshot = Snapshot { layers, retained: Vec::new() };
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(2, layer))).collect();
+        let snapshot = Snapshot { layers, retained: Vec::new(), is_prefix: false };
         let bytes = file::encode(&folder.model, &key, &snapshot);
         fs::remove_file(&path).unwrap();
         fs::write(&path, &bytes).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aqueduct_core::work::{CONVENTION, RetainedMass};
 use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, SnapshotKey, WireDtype, limits};
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{MemorySet, SetShape};
 use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
 
@@ -16,7 +16,8 @@ use super::Snapshot;
 use crate::inbox::Fit;
 use crate::link::codec;
 
-/// Grows with every change of the layout.
+/// Grows with every change of the layout. Of states nothing is said but what they are: how long
+/// they are is the model's, and files of models without them are as they ever were.
 const MAGIC: [u8; 8] = *b"aqsnap\0\x01";
 const HEADER_BYTES: usize = 8 + 32 + 32 + 8;
 const CHECKSUM_BYTES: usize = blake3::OUT_LEN;
@@ -148,7 +149,7 @@ fn decode(
     let retained: Option<Vec<_>> = (0..masses).map(|_| reader.mass()).collect();
     let retained = retained.ok_or_else(wrong)?;
     retained.iter().try_for_each(RetainedMass::validate)?;
-    let layers = (0..model.fit.layers).map(|layer| {
+    let layers = (0..model.fit.layers()).map(|layer| {
         let header = reader.set(layer, &model.fit).ok_or_else(wrong)?;
         let payload = reader.take(header.payload_bytes()).ok_or_else(wrong)?;
         Ok(Arc::new(codec::decode(&header, Bytes::copy_from_slice(payload))?))
@@ -157,7 +158,19 @@ fn decode(
     if !reader.0.is_empty() {
         return Err(wrong());
     }
-    Ok(Snapshot { layers, retained })
+    check_layers(&layers, &model.fit)?;
+    Ok(Snapshot { layers, retained, is_prefix: false })
+}
+
+/// Checks what a seal does not: whoever gives a worker a file can make its checksum right, and a
+/// set that no chunk could have given would end whoever goes on from it.
+fn check_layers(layers: &[Arc<MemorySet>], fit: &Fit) -> Result<(), Refusal> {
+    let end = layers.first().map_or(0, |set| set.end);
+    for (layer, set) in (0..).zip(layers) {
+        fit.check(layer, &SetShape::of(set))?;
+        Refusal::unless_within("end", set.end, end, end)?;
+    }
+    Ok(())
 }
 
 /// The length that the file says it has.
@@ -203,7 +216,8 @@ impl<'a> Reader<'a> {
         Some(RetainedMass { kept, total: self.array().map(f64::from_le_bytes)? })
     }
 
-    /// What a layer's set looks like; all but two numbers is the model's.
+    /// What a layer's set looks like; all but two numbers is the model's, and a state is behind
+    /// some token.
     fn set(&mut self, layer: u32, fit: &Fit) -> Option<SetHeader> {
         let key = ChunkKey { request: RequestId(0), chunk_idx: 0, epoch: Epoch(0) };
         Some(SetHeader {
@@ -214,6 +228,7 @@ impl<'a> Reader<'a> {
             kv_heads: fit.kv_heads as u32,
             head_dim: fit.head_dim as u32,
             keys: self.u32()?,
+            state: fit.state_len(layer),
             end: self.u32()?,
             wire: WireDtype::F32,
             spared: None,
@@ -223,20 +238,25 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_kernels::Array;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::link::conformance::{fit, set};
+    use crate::link::conformance::{fit, hybrid_fit, set, state};
 
     const KEY: SnapshotKey = SnapshotKey([3; 32]);
+    /// Tokens that all layers have processed, as [`state`] of 1 has.
+    const END: u32 = 10;
 
     fn model() -> Model {
         Model::new("this one", fit())
     }
 
     fn snapshot() -> Snapshot {
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(layer % 3, layer))).collect();
-        Snapshot { layers, retained: vec![RetainedMass { kept: 1.5, total: 2.0 }; 8] }
+        let layer = |layer: u32| Arc::new(MemorySet { end: END, ..set(layer % 3, layer) });
+        let retained = vec![RetainedMass { kept: 1.5, total: 2.0 }; 8];
+        let layers = (0..fit().layers()).map(layer).collect();
+        Snapshot { layers, retained, is_prefix: false }
     }
 
     /// What befalls a file behind its header.
@@ -297,6 +317,34 @@ mod tests {
         assert_eq!(open(&bytes, &model()).unwrap(), (KEY, snapshot()));
         assert!(bytes.len() as u64 <= snapshot().bytes() + OVERHEAD_BYTES_MAX);
         assert!(matches!(open(&bytes[..20], &model()), Err(FileError::Version)));
+    }
+
+    #[test]
+    fn states_lie_whole_beside_keys() {
+        let model = Model::new("this one", hybrid_fit());
+        let with = |last: MemorySet| {
+            let layers = [snapshot().layers, vec![Arc::new(last)]].concat();
+            Snapshot { layers, ..snapshot() }
+        };
+        let kept = with(state(1));
+        let bytes = encode(&model, &KEY, &kept);
+        assert_eq!(read_back(&bytes, &model, &KEY).unwrap(), kept);
+        assert_eq!(open(&bytes, &model).unwrap(), (KEY, kept));
+        let check = |last: MemorySet, want: &str| {
+            let bytes = encode(&model, &KEY, &with(last));
+            let refused = open(&bytes, &model).unwrap_err().to_string();
+            assert!(refused.contains(want), "{refused}");
+        };
+        check(MemorySet { state: Array::default(), ..state(1) }, "bytes, not");
+        check(MemorySet { state: vec![0.5; 99].into(), ..state(1) }, "bytes, not");
+        let mut broken = state(1);
+        broken.state[3] = f32::NAN;
+        check(broken, "state = NaN: must be finite");
+        let both = MemorySet { state: state(1).state, end: END, ..set(2, 1) };
+        check(both, "keys = 2: must be");
+        check(state(2), "end = 11: must be");
+        let few = encode(&model, &KEY, &snapshot());
+        assert!(open(&few, &model).is_err(), "a layer is missing");
     }
 
     #[test]

@@ -53,13 +53,16 @@ pub struct DiskOptions {
     pub bytes: u64,
 }
 
-/// The memory of a whole prefix, or all keys of its last chunk.
+/// The memory of a whole prefix, or all keys of its last chunk where these stay in shards.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     /// Of every layer.
     pub(crate) layers: Vec<Arc<MemorySet>>,
     /// What was kept from the prefix's beginning on, per layer; nothing where all is kept.
     pub(crate) retained: Vec<RetainedMass>,
+    /// Whether a prompt's chunk gave it, so that it can be computed again, and it is certainly no
+    /// session. What comes from disk does not say, and is taken for one.
+    pub(crate) is_prefix: bool,
 }
 
 impl Snapshot {
@@ -67,10 +70,15 @@ impl Snapshot {
         self.layers.iter().map(|set| set.bytes() as u64).sum()
     }
 
-    /// Whether it is keys of exact attention, where no mass is counted: as large as what they
-    /// were made of, and a prompt has one for each chunk.
+    /// Whether it is large, a prompt has several, and it can be computed again: keys of exact
+    /// attention, where no mass is counted, and what has states. With states it may also be a
+    /// session, which nothing brings back, and then it is none of these.
     fn is_exact(&self) -> bool {
-        self.retained.iter().all(|mass| mass.total == 0.0)
+        let keeps_all = || self.retained.iter().all(|mass| mass.total == 0.0);
+        match self.layers.iter().any(|set| !set.state.is_empty()) {
+            true => self.is_prefix,
+            false => keeps_all(),
+        }
     }
 }
 
@@ -205,6 +213,17 @@ impl Snapshots {
         self.is_on
     }
 
+    /// Whether one of `bytes` is worth the copies that [`keep`](Self::keep) is given of it: it is
+    /// not here already, and there is room for it alone.
+    pub(crate) fn would_keep(&self, key: &SnapshotKey, bytes: u64) -> bool {
+        self.is_on && self.store.would_keep(key, bytes)
+    }
+
+    /// Most bytes in memory.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.store.bytes_max()
+    }
+
     /// Keeps `snapshot` under `key` if it can. If there is nothing to keep, or no room for it
     /// alone, that is news too: whoever asked counts on it.
     pub(crate) fn keep(&self, key: SnapshotKey, snapshot: Option<Snapshot>) {
@@ -294,8 +313,8 @@ mod tests {
         assert_eq!(snapshots.held().count, 1);
         let first = answer();
         assert!(matches!(first, Ok(Reply::Snapshots(_))), "{first:?}");
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(4, layer))).collect();
-        store.was_read(&key, Some(Snapshot { layers, retained: Vec::new() }));
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(4, layer))).collect();
+        store.was_read(&key, Some(Snapshot { layers, retained: Vec::new(), is_prefix: false }));
         let second = answer();
         assert!(matches!(second, Ok(Reply::Part(_))), "the others let it go on: {second:?}");
     }

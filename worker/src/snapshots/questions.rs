@@ -163,8 +163,8 @@ mod tests {
     const SOON: Duration = Duration::from_secs(30);
 
     fn snapshot() -> Snapshot {
-        let layers = (0..fit().layers).map(|layer| Arc::new(set(4000, layer))).collect();
-        Snapshot { layers, retained: Vec::new() }
+        let layers = (0..fit().layers()).map(|layer| Arc::new(set(4000, layer))).collect();
+        Snapshot { layers, retained: Vec::new(), is_prefix: false }
     }
 
     fn curator() -> Curator {

@@ -88,9 +88,8 @@ impl Store {
         state.changed.insert(key);
         // Or what was found at start would be the first to go from memory again.
         state.touch(&key);
-        let is_here = state.entries.get(&key).is_some_and(|entry| entry.memory.is_some());
-        let fits = |snapshot: &Snapshot| !is_here && snapshot.bytes() <= self.bytes_max;
-        if let Some(snapshot) = snapshot.filter(fits) {
+        let wanted = |snapshot: &Snapshot| self.wants(&state, &key, snapshot.bytes());
+        if let Some(snapshot) = snapshot.filter(wanted) {
             state.put(key, Arc::new(snapshot));
             let bytes = state.entries[&key].bytes;
             let has_room = self.disk_bytes_max.is_some_and(|most| bytes < most);
@@ -105,6 +104,16 @@ impl Store {
         state.touch(&key);
         drop(state);
         self.work.notify_one();
+    }
+
+    pub(super) fn would_keep(&self, key: &SnapshotKey, bytes: u64) -> bool {
+        self.wants(&self.lock(), key, bytes)
+    }
+
+    /// Whether one of `bytes` is not in memory and has room there alone.
+    fn wants(&self, state: &State, key: &SnapshotKey, bytes: u64) -> bool {
+        let is_here = state.entries.get(key).is_some_and(|entry| entry.memory.is_some());
+        !is_here && bytes <= self.bytes_max
     }
 
     pub(super) fn restore(&self, key: &SnapshotKey) -> Found {
@@ -377,7 +386,7 @@ mod tests {
 
     use super::jobs::READS_MAX;
     use super::*;
-    use crate::link::conformance::set;
+    use crate::link::conformance::{set, state};
     use crate::snapshots::Coming;
 
     fn key(byte: u8) -> SnapshotKey {
@@ -386,7 +395,8 @@ mod tests {
 
     fn snapshot(seed: u32) -> Snapshot {
         let layers = (0..2).map(|layer| Arc::new(set(4, seed + layer))).collect();
-        Snapshot { layers, retained: vec![RetainedMass { kept: 1.0, total: 2.0 }; 2] }
+        let retained = vec![RetainedMass { kept: 1.0, total: 2.0 }; 2];
+        Snapshot { layers, retained, is_prefix: false }
     }
 
     fn keys(bytes: &[u8]) -> Vec<SnapshotKey> {
@@ -471,6 +481,38 @@ mod tests {
         assert_eq!(exact_bytes, store.held().memory_bytes);
     }
 
+    /// Keys and states of all of a prefix: `dense` of a model that has states.
+    fn hybrid(seed: u32, is_prefix: bool) -> Snapshot {
+        let layers = vec![Arc::new(set(4, seed)), Arc::new(state(seed))];
+        Snapshot { layers, retained: Vec::new(), is_prefix }
+    }
+
+    #[test]
+    fn sessions_with_states_outlive_prefixes_with_states() {
+        let store = Store::new((4 * hybrid(0, false).bytes(), None), Arc::default());
+        let check = |want: &[u8]| {
+            let left = store.list(&key(0), 99).into_iter().map(|held| held.snapshot);
+            assert_eq!(left.collect::<Vec<_>>(), keys(want));
+        };
+        store.keep(key(1), Some(hybrid(1, false)));
+        (11..20).for_each(|byte| store.keep(key(byte), Some(hybrid(byte.into(), true))));
+        check(&[1, 17, 18, 19]);
+        store.keep(key(2), Some(hybrid(2, false)));
+        check(&[1, 2, 18, 19]);
+        for byte in [18, 19] {
+            store.evict(&key(byte)).unwrap();
+        }
+        assert_eq!(store.lock().exact_bytes, 0, "sessions are none of these");
+    }
+
+    #[test]
+    fn what_is_here_or_too_large_is_not_worth_a_copy() {
+        let (store, bytes) = (store(1, None), snapshot(0).bytes());
+        assert!(store.would_keep(&key(1), bytes) && !store.would_keep(&key(1), bytes + 1));
+        store.keep(key(1), Some(snapshot(1)));
+        assert!(!store.would_keep(&key(1), bytes) && store.would_keep(&key(2), bytes));
+    }
+
     #[test]
     fn what_is_in_use_outlives_its_place() {
         let store = store(1, None);
@@ -496,7 +538,7 @@ mod tests {
         for number in 0..limits::SNAPSHOT_NEWS_MAX as u32 + 1 {
             let mut bytes = [0; 32];
             bytes[..4].copy_from_slice(&number.to_le_bytes());
-            let none = Snapshot { layers: Vec::new(), retained: Vec::new() };
+            let none = Snapshot { layers: Vec::new(), retained: Vec::new(), is_prefix: false };
             store.keep(SnapshotKey(bytes), Some(none));
         }
         for news in [store.all(), store.news()] {

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};
 
 use crate::rig::{Carrier, Job, Member, cluster, run};
-use crate::tiny_model::tiny;
+use crate::tiny_model::{STATE_LEN, hybrid, tiny};
 
 async fn member() -> Member {
     cluster(&tiny(KvDtype::F32), 1, Carrier::Grpc).await.remove(0)
@@ -90,6 +90,7 @@ fn header(request: u64, kv_heads: u32, keys: u32) -> SetHeader {
         keys,
         end: keys.max(8),
         wire: aqueduct_core::WireDtype::F32,
+        state: 0,
         spared: None,
     }
 }
@@ -106,6 +107,11 @@ async fn frames_with_a_right_checksum_are_not_believed_either() {
     refused(sound(1, 2, 2), "positions").await; // twice position 0
     refused(HandOffFrame { crc32: 1, ..sound(1, 2, 1) }, "checksum").await;
     refused(HandOffFrame { keys: u32::MAX, ..sound(1, 2, 1) }, "checksum").await;
+    let state = SetHeader { state: 2, ..header(1, 2, 0) };
+    let payload = vec![0; state.payload_bytes() as usize].into();
+    let state = frame::split(&state, payload).unwrap().remove(0);
+    refused(state.clone(), "state = 2").await; // that layer has keys
+    refused(HandOffFrame { state: 3, ..state }, "checksum").await;
     // Nobody here has given anything that a set could lack.
     let base = Base { chunk_idx: 0, epoch: Epoch(0), end: 8 };
     let spared = Some(Spared { base, rows: 0, crc32: 0 });
@@ -126,6 +132,32 @@ async fn frames_with_a_right_checksum_are_not_believed_either() {
     let acks = hand_off(&member, "tiny-F32", vec![sound(9, 2, 0)]).await.unwrap();
     assert_eq!(acks[0].verdict(), Verdict::Stale);
     still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_are_those_of_the_model_and_can_be_some() {
+    let member = cluster(&hybrid(KvDtype::F32), 1, Carrier::Grpc).await.remove(0);
+    let ack_of = async |request: u64, layer: u32, state: &[f32]| {
+        let set = SetHeader { state: state.len() as u32, layer, ..header(request, 2, 0) };
+        let payload: Vec<u8> = state.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let frames = frame::split(&set, payload.into()).unwrap();
+        hand_off(&member, "hybrid-F32", frames).await.unwrap().remove(0)
+    };
+    let refused = async |layer: u32, state: &[f32], why: &str| {
+        let ack = ack_of(1, layer, state).await;
+        assert_eq!(ack.verdict(), Verdict::Corrupt, "{why}");
+        assert!(ack.message.contains(why), "{}", ack.message);
+    };
+    refused(8, &[], "state = 0").await;
+    refused(8, &[0.5; STATE_LEN - 1], "state = 47").await;
+    refused(0, &[0.5; STATE_LEN], "state = 48").await;
+    refused(8, &[f32::NAN; STATE_LEN], "must be finite").await;
+    refused(8, &[f32::INFINITY; STATE_LEN], "must be finite").await;
+    assert_eq!(member.stats(), Stats::default());
+    assert_eq!(ack_of(1, 8, &[-0.5; STATE_LEN]).await.verdict(), Verdict::Ok);
+    assert!(member.stats().inbox_bytes > 4 * STATE_LEN as u64);
+    member.send(Command::Cancel { request: RequestId(1) }).await;
+    member.settle_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,32 +5,37 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{Outputs, Traffic};
 use aqueduct_core::{MemoryPolicy, RequestId, WireDtype};
+use aqueduct_engine::Model;
 use aqueduct_kernels::{KvDtype, MemorySet};
 
 use crate::in_process::{Meeting, Trouble};
+use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
 use crate::tiny_model::tiny;
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
-    let mut members = cluster(&tiny(kv), count, carrier).await;
+    answer_of(&tiny(kv), count, carrier, job).await
+}
+
+async fn answer_of(model: &Arc<Model>, count: usize, carrier: Carrier, job: &Job) -> Answer {
+    let mut members = cluster(model, count, carrier).await;
     let answer = run(&mut members, job, 5).await;
     for member in &members {
         member.settle(|stats| stats.home_bytes + stats.inbox_bytes + stats.outbox_bytes == 0).await;
     }
-    check_traffic(&members, carrier, job, kv);
+    check_traffic(&members, carrier, job, model);
     answer
 }
 
 /// Whatever was sent and spared comes to the sets that were given, wherever there was a wire:
 /// between one worker and itself there is none.
-fn check_traffic(members: &[Member], carrier: Carrier, job: &Job, kv: KvDtype) {
+fn check_traffic(members: &[Member], carrier: Carrier, job: &Job, model: &Model) {
     let mut traffic = Traffic::default();
     members.iter().for_each(|member| traffic.add(member.traffic));
     if carrier == Carrier::Loopback {
         assert_eq!(traffic, Traffic::default());
     }
     if carrier == Carrier::Grpc && job.policy.heavy > 0 {
-        let model = tiny(kv);
         let hops = if members.len() > 1 { job.grid().chunk_count() - 1 } else { 0 };
         assert_eq!(traffic.fetched, hops * model.layers() as u32);
         let is_repeated = hops as usize >= members.len();
@@ -40,8 +45,12 @@ fn check_traffic(members: &[Member], carrier: Carrier, job: &Job, kv: KvDtype) {
 
 /// Every number of workers gives what one gives.
 async fn check(job: Job, kv: KvDtype) {
+    check_of(&tiny(kv), job).await;
+}
+
+async fn check_of(model: &Arc<Model>, job: Job) {
     let n = job.prompt.len();
-    let want = answer(1, Carrier::Loopback, &job, kv).await;
+    let want = answer_of(model, 1, Carrier::Loopback, &job).await;
     match job.outputs {
         Outputs::Logits => assert_eq!(want.logits.len(), n),
         Outputs::Logprobs(_) => {
@@ -62,7 +71,7 @@ async fn check(job: Job, kv: KvDtype) {
         (2, Carrier::Direct),
         (4, Carrier::Direct),
     ] {
-        let seen = answer(count, carrier, &job, kv).await;
+        let seen = answer_of(model, count, carrier, &job).await;
         assert!(seen == want, "{count} workers over {carrier:?}, n = {n}: {:?}", job.policy);
     }
 }
@@ -78,6 +87,33 @@ async fn h2o_at_edge_lengths() {
 async fn dense_and_window_in_f32() {
     check(Job::new(43, MemoryPolicy::dense()), KvDtype::F32).await;
     check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+/// States go from chunk to chunk beside keys, whatever is kept of these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layers_that_remember_in_a_state() {
+    for n in [1, 8, 9, 59] {
+        check_of(&mixed(KvDtype::Bf16), Job::new(n, MemoryPolicy::h2o(2, 3, 3))).await;
+    }
+    let model = mixed(KvDtype::F32);
+    for policy in [MemoryPolicy::dense(), MemoryPolicy::window(2, 4)] {
+        check_of(&model, Job::new(43, policy)).await;
+    }
+    let wire = Job { wire: WireDtype::F16, ..Job::new(43, MemoryPolicy::h2o(2, 3, 3)) };
+    check_of(&model, wire).await;
+}
+
+/// Where every key is kept, no bit tells how long chunks are but through sums over keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_do_not_tell_where_a_prompt_was_cut() {
+    let model = mixed(KvDtype::F32);
+    let job = Job::new(43, MemoryPolicy::dense());
+    let want = answer_of(&model, 2, Carrier::Loopback, &job).await;
+    for chunk_tokens in [1, 5, 43] {
+        let job = Job { chunk_tokens, ..job.clone() };
+        let apart = answer_of(&model, 2, Carrier::Loopback, &job).await.difference(&want);
+        assert!(apart <= 1e-5, "{apart}, chunks of {chunk_tokens}");
+    }
 }
 
 /// Two bytes an element on the way: the same on any number of workers, close to four, and not the

@@ -8,7 +8,7 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::{Event, FailureKind, Outputs};
 use aqueduct_kernels::{
     Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Keys, KvDtype, LayerOps,
-    LayerWeights, Linear, Matrix, MemorySet, Op, Qkv, Queries, Reference, Rows, Selected,
+    LayerWeights, Linear, Matrix, MemorySet, MixerOps, Op, Qkv, Queries, Reference, Rows, Selected,
     Selection, SelectionOps, StateOps,
 };
 use aqueduct_worker::{LoopbackHub, Worker};
@@ -108,6 +108,8 @@ impl LayerOps for Fragile {
         Reference.norm(x, weight, eps)
     }
 }
+
+impl MixerOps for Fragile {}
 
 impl Backend for Fragile {
     fn name(&self) -> &'static str {

@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
 use aqueduct_core::{Carry, Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
+use aqueduct_engine::Model;
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
+use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
 use crate::shards::{How, assignment, in_turn};
 use crate::tiny_model::tiny;
@@ -60,9 +63,13 @@ async fn check(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier) {
 }
 
 async fn check_wire(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier, wire: WireDtype) {
+    check_of(&tiny(kv), policy, carrier, wire).await;
+}
+
+async fn check_of(model: &Arc<Model>, policy: MemoryPolicy, carrier: Carrier, wire: WireDtype) {
     for (count, kept, shift) in [(1, 2, 0), (2, 0, 0), (3, 4, 1), (4, 6, 2)] {
         let job = Job { wire, ..Job::new(59, policy) };
-        let mut members = cluster(&tiny(kv), count, carrier).await;
+        let mut members = cluster(model, count, carrier).await;
         let whole = run_from(&mut members, &job, (0, 0), Some(kept)).await;
         let again = Job { request: RequestId(2), ..job.clone() };
         let holder = kept as usize % count;
@@ -101,6 +108,17 @@ async fn a_prefix_goes_on_with_the_same_bits() {
         policy.scoring.age_normalised = true;
         check(policy, KvDtype::F32, carrier).await;
         check_wire(policy, KvDtype::F32, carrier, WireDtype::F16).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_with_states_goes_on_with_the_same_bits() {
+    for carrier in [Carrier::Loopback, Carrier::Grpc] {
+        let model = mixed(KvDtype::F32);
+        for policy in [MemoryPolicy::h2o(2, 3, 3), MemoryPolicy::dense()] {
+            check_of(&model, policy, carrier, WireDtype::F32).await;
+            check_of(&model, policy, carrier, WireDtype::F16).await;
+        }
     }
 }
 
@@ -215,10 +233,14 @@ async fn news_of(member: &mut Member) -> SnapshotNews {
 
 /// A worker with the snapshots in `folder`.
 async fn keeper(folder: &Path) -> Member {
+    keeper_of(tiny(KvDtype::Bf16), folder).await
+}
+
+async fn keeper_of(model: Arc<Model>, folder: &Path) -> Member {
     let disk = Some(DiskOptions { path: folder.to_owned(), bytes: 1 << 20 });
     let options = WorkerOptions::new("local://keeper", LoopbackHub::default());
     let options = WorkerOptions { snapshots: SnapshotOptions { bytes: 1 << 20, disk }, ..options };
-    Member::join(Worker::start(tiny(KvDtype::Bf16), options).unwrap()).await
+    Member::join(Worker::start(model, options).unwrap()).await
 }
 
 fn job(request: u64) -> Job {
@@ -227,8 +249,12 @@ fn job(request: u64) -> Job {
 
 /// A folder in which what chunk 2 of the job gave has been kept, its file, and the answer.
 async fn kept_on_disk() -> (tempfile::TempDir, PathBuf, Answer) {
+    kept_on_disk_of(tiny(KvDtype::Bf16)).await
+}
+
+async fn kept_on_disk_of(model: Arc<Model>) -> (tempfile::TempDir, PathBuf, Answer) {
     let folder = tempfile::tempdir().unwrap();
-    let mut members = [keeper(folder.path()).await];
+    let mut members = [keeper_of(model, folder.path()).await];
     let whole = run_from(&mut members, &job(1), (0, 0), Some(2)).await;
     while members[0].worker.snapshots().disk_bytes == 0 {
         tokio::task::yield_now().await;
@@ -261,6 +287,20 @@ async fn a_restart_goes_on_from_disk_with_the_same_bits() {
     let mut want = [file, foreign];
     want.sort();
     assert_eq!(files, want, "what is half written goes, what is not ours stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn states_come_back_from_disk_with_the_same_bits() {
+    let model = mixed(KvDtype::Bf16);
+    let (folder, _, whole) = kept_on_disk_of(model.clone()).await;
+    let mut members = [keeper_of(model, folder.path()).await];
+    assert_eq!(news_of(&mut members[0]).await.kept, [NAME]);
+    let again = job(2);
+    restore(&members[0], &again, 2, &members[0]).await;
+    finish(&mut members[0], again.key(2, 0), &mut Answer::default()).await;
+    let rest = run_from(&mut members, &again, (3, 0), None).await;
+    assert!(rest.logits == whole.logits[24..] && rest.tokens == whole.tokens);
+    assert!(rest.memory == whole.memory[3..]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData, Reference,
+    Activation, Backend, Convolution, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear,
+    Matrix, MatrixData, Recurrent, Reference, Rule,
 };
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
@@ -16,15 +16,37 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
 
 /// The same, computed by `backend`.
 pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
-    let shape = ModelShape {
+    made(("tiny", 8), kv, backend, |_, _| None)
+}
+
+/// Elements of the state that [`hybrid`] has: two inputs of each channel.
+pub(crate) const STATE_LEN: usize = 2 * 24;
+
+/// The first one with one more layer, which remembers in a state.
+pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
+    made(("hybrid", 9), kv, Arc::new(Reference), |idx, weights| {
+        (idx == 8).then(|| weights.recurrent(3, 24, Rule::Gated))
+    })
+}
+
+/// With layers that are recurrent where `recurrent` says so. One of the others has a gate then.
+pub(crate) fn made(
+    (name, layers): (&str, u32),
+    kv: KvDtype,
+    backend: Arc<dyn Backend>,
+    recurrent: fn(u32, &mut Weights) -> Option<Recurrent>,
+) -> Arc<Model> {
+    let mut shape = ModelShape {
         vocab: 61,
-        layers: 8,
+        layers,
         width: 24,
         heads: 4,
         kv_heads: 2,
         head_dim: 8,
         ffn: 40,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };
@@ -34,6 +56,8 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     let layer = |weights: &mut Weights| LayerWeights {
         spec,
         attn_norm: Some(ones.clone()),
+        gate: None,
+        recurrent: None,
         qkv: weights.linear(4 * 8 + 2 * 2 * 8, 24, 0.5),
         latent: None,
         q_norm: None,
@@ -50,10 +74,22 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         parallel: false,
         ffn_post_norm: None,
     };
+    let mut layers: Vec<_> = (0..shape.layers).map(|_| layer(&mut weights)).collect();
+    for (idx, layer) in (0..).zip(&mut layers) {
+        let Some(recurrent) = recurrent(idx, &mut weights) else { continue };
+        shape.recurrent_layers += 1;
+        shape.state_bytes += 4 * recurrent.state_len() as u64;
+        layer.qkv = weights.linear(recurrent.columns(), 24, 0.5);
+        layer.out = weights.linear(24, recurrent.outputs(), 0.3);
+        layer.recurrent = Some(Arc::new(recurrent));
+    }
+    if shape.recurrent_layers > 0 {
+        layers[5].gate = Some(weights.linear(4 * 8, 24, 0.5));
+    }
     let parts = ModelParts {
-        fingerprint: format!("tiny-{kv:?}"),
+        fingerprint: format!("{name}-{kv:?}"),
         embed: embed.clone(),
-        layers: (0..shape.layers).map(|_| layer(&mut weights)).collect(),
+        layers,
         embed_scale: 1.0,
         windows: vec![None; shape.layers as usize],
         final_norm: ones.clone(),
@@ -71,7 +107,7 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     Arc::new(Model::new(parts).unwrap())
 }
 
-struct Weights {
+pub(crate) struct Weights {
     backend: Arc<dyn Backend>,
     state: u64,
 }
@@ -81,6 +117,15 @@ impl Weights {
         let data = (0..outputs * inputs).map(|_| size * self.next()).collect();
         let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
         self.backend.pack(matrix, None).unwrap()
+    }
+
+    pub(crate) fn numbers(&mut self, count: usize) -> Arc<[f32]> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    pub(crate) fn recurrent(&mut self, taps: usize, channels: usize, rule: Rule) -> Recurrent {
+        let (weights, bias) = (self.numbers(taps * channels), Some(self.numbers(channels)));
+        Recurrent { conv: Convolution { taps, weights, bias }, rule }
     }
 
     /// Uniform in [-1, 1).

@@ -6,8 +6,9 @@ use aqueduct_core::work::NextHop;
 use aqueduct_core::{Refusal, RequestId, WorkerId};
 
 use super::Plan;
-use crate::request::{HELD_CHUNKS, Request};
+use crate::request::Request;
 use crate::room::{Need, Room};
+use crate::sets::Sets;
 use crate::words::{Busy, Command, End, Failure, Job, Shards};
 
 impl Plan {
@@ -133,7 +134,7 @@ impl Plan {
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);
         }
-        request.set_tokens = self.set_tokens(&request.job);
+        request.sets = self.sets(&request.job);
         let (pos, chunks) = (self.running.len(), 0..request.chunk_count());
         self.running.push(request);
         self.restore_shards(pos, chunks);
@@ -182,17 +183,13 @@ impl Plan {
         }
     }
 
-    /// Tokens that the memory sets of `job` take of any worker that has a chunk of it: those
-    /// that chunks in flight are at work on and done ones keep (one more where it spares bytes),
-    /// then those of all completions.
+    fn sets(&self, job: &Job) -> Sets {
+        Sets::of(job, &self.limits, self.takers().map(|(_, worker)| worker.pool_tokens))
+    }
+
+    /// Tokens that the memory sets of `job` take of any worker that has a chunk of it.
     pub(super) fn set_tokens(&self, job: &Job) -> u64 {
-        if job.sharded.is_some() {
-            return 0;
-        }
-        let window = (self.limits.batch_tokens / job.grid.chunk_tokens()).max(1);
-        let held = u64::from(window) + 2 + HELD_CHUNKS as u64;
-        let sets = held.min(job.grid.chunk_count().into()) + u64::from(job.choices.max(1)) - 1;
-        job.memory_tokens.next_multiple_of(self.limits.page_tokens).saturating_mul(sets)
+        self.sets(job).all()
     }
 
     /// A worker for every chunk of a new request: in rotation, with shards where there is room,
@@ -217,7 +214,7 @@ impl Plan {
     ) -> Option<Vec<WorkerId>> {
         let request = &self.running[pos];
         if !request.is_sharded() {
-            let roomy = self.room().of(workers).with(request.set_tokens);
+            let roomy = self.room().of(workers).with(request.sets.all());
             // What it has a place with already counts as taken by it.
             let chosen = if roomy.is_empty() { workers } else { &roomy };
             return self.rotated(moved.len(), chosen);
@@ -281,7 +278,7 @@ impl Plan {
         let room = self.room_less(&BTreeMap::new());
         let refusal = || match job.sharded {
             Some(_) => room.refusal(job, self.limits.page_tokens),
-            None => room.too_small(self.set_tokens(job)),
+            None => room.too_small(self.set_tokens(job), job),
         };
         (!self.fits(job, &room)).then(refusal)
     }

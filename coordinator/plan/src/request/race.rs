@@ -14,11 +14,12 @@ pub(super) struct Second {
 
 impl Request {
     /// The chunk that all later ones wait for, and since when it could have been done, if a
-    /// second worker could do it as well: it is computed, and needs a memory that is held.
+    /// second worker could do it as well: it is computed, needs a memory that is held, and can be
+    /// compared with others.
     pub(crate) fn awaited(&self) -> Option<(usize, u64)> {
         let idx = self.frontier;
         let chunk = self.chunks.get(idx)?;
-        let is_fit = !self.is_sharded() && self.snapshot(idx).is_none() && !chunk.raced;
+        let is_fit = self.is_even() && self.snapshot(idx).is_none() && !chunk.raced;
         let has_past = idx == 0 || self.chunks[idx - 1].state == State::Held;
         let is_awaited = chunk.state == State::Running && is_fit && has_past;
         is_awaited.then(|| (idx, chunk.since_ms.max(self.frontier_since_ms)))
@@ -96,9 +97,15 @@ impl Request {
     }
 
     /// Tokens that chunk `idx` computes: none where a snapshot stands for it, or where it is not
-    /// to be compared with others because keys stay in shards.
+    /// to be compared with others.
     pub(crate) fn computed_tokens(&self, idx: usize) -> u64 {
-        if self.is_sharded() || self.restored == Some(idx) { 0 } else { self.tokens(idx) }
+        if self.is_even() && self.restored != Some(idx) { self.tokens(idx) } else { 0 }
+    }
+
+    /// Whether its chunks take about as long for each token: not where their past only grows, nor
+    /// where they ask others for it.
+    fn is_even(&self) -> bool {
+        !self.is_sharded() && !self.job.keeps_all
     }
 
     /// Whether room is taken for it of the pool of `worker`.

@@ -15,6 +15,12 @@ pub struct Job {
     pub sharded: Option<Sharded>,
     /// Most tokens whose keys are in one memory set, where these are handed from chunk to chunk.
     pub memory_tokens: u64,
+    /// Tokens whose keys are as many bytes as the states in one memory set, which lie beside the
+    /// pool; 0 where the model has none.
+    pub state_tokens: u64,
+    /// Whether no key is given up: then a chunk takes longer the more there is before it, and
+    /// completions share what is remembered of the prompt.
+    pub keeps_all: bool,
     /// Lower begins earlier, and has a larger share of what is in flight.
     pub priority: i32,
     /// When it came, on the clock of [`Event::Tick`](super::Event::Tick).

@@ -38,11 +38,15 @@ pub(super) async fn text(
     let from = Refusal::unless_within("from", from, 0, map.prompt.len())?;
     let page = &map.prompt[from..][..tokens.min(map.prompt.len() - from)];
     let model = &state.0.generator.text;
+    // Layers that remember in a state have no keys, and nothing to be shaded by.
+    let has_keys = |heads: &[SeenHead]| heads.iter().any(|head| !head.positions.is_empty());
+    let first = map.kept.iter().find(|(_, heads)| has_keys(heads)).map_or(0, |(layer, _)| *layer);
     Ok(Json(json!({
         "policy": map.policy.to_string(),
         "sinks": map.policy.sinks,
         "local": map.policy.local,
         "layers": map.kept.len(),
+        "first_layer": first,
         "kv_heads": map.kept.values().next().map_or(0, Vec::len),
         "start": map.start,
         "prompt_tokens": map.prompt.len(),

@@ -92,7 +92,7 @@ impl EventLoop {
             Failure::TooLong(refusal) if self.is_unsettled() => {
                 RequestError::Unavailable(refusal.to_string())
             }
-            Failure::TooLong(refusal) => refusal.into(),
+            Failure::TooLong(refusal) => live.refused(refusal).into(),
             Failure::Busy(busy) => {
                 let wait = self.pace.wait_for(self.plan.queued_tokens());
                 RequestError::Busy { busy, retry_after: wait.max(self.config.retry_after) }

@@ -1,7 +1,7 @@
 //! A prefill whose memory kept too little, which begins again under another policy.
 
 use aqueduct_core::work::RetainedMass;
-use aqueduct_core::{RequestId, Verdict};
+use aqueduct_core::{Refusal, RequestId, Verdict};
 use aqueduct_plan::Job;
 
 use super::{Live, Prefill};
@@ -29,6 +29,20 @@ impl Live {
         }
         let min_retained_mass = floor.min_retained_mass;
         found.map(|next| Escalation { policy, lowest, min_retained_mass, next })
+    }
+
+    /// What `refusal` of a memory set that no worker has room for is told as: the caller asked for
+    /// the floor that led there, and may never have thought of that policy.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Refusal {
+        let Some(last) = self.escalations.last().filter(|_| self.carry().is_none()) else {
+            return refusal;
+        };
+        let Escalation { policy, lowest, min_retained_mass, next } = last;
+        let bound = format!(
+            "at most what there is room for: {policy} kept {lowest:.4} of the attention mass in \
+             the layer that kept least, so the policy was escalated to {next}, and {refusal}"
+        );
+        Refusal::new("min_retained_mass", min_retained_mass, bound)
     }
 
     /// Begins again as `run`, which nobody has heard of.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aqueduct_core::snapshot::Spacing;
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{Carry, ChunkGrid, MemoryPolicy, SnapshotKey, WireDtype, WorkerId};
 
@@ -106,7 +107,11 @@ impl Live {
 
     /// Prefixes of which all is known since this was asked last, with who has their memory.
     pub(in crate::runtime) fn whole_prefixes(&mut self) -> Vec<(WorkerId, Whole)> {
-        self.prefill.prefix.go_on(&self.grid, &self.prefill.reports)
+        let ModelInfo { shape, kv, .. } = &self.model;
+        let all = self.grid.prompt_tokens();
+        let tokens = self.policy.budget_tokens().map_or(all, |budget| all.min(budget));
+        let spacing = Spacing::new(shape, *kv, tokens);
+        self.prefill.prefix.go_on((&self.grid, spacing), &self.prefill.reports)
     }
 
     /// Tokens of the prompt that a snapshot stands for.

@@ -119,7 +119,7 @@ const PHI: Blocks = Blocks {
     ..LISTS
 };
 
-const KNOWN: [Blocks; 10] = [
+const KNOWN: [Blocks; 11] = [
     // Kimi K2.
     Blocks {
         taught: &["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"],
@@ -153,6 +153,12 @@ const KNOWN: [Blocks; 10] = [
         block: ("<|tools_prefix|>", "<|tools_suffix|>"),
         head: "{\"$\": ",
         form: Form::Field,
+        ..LISTS
+    },
+    // Nemotron Nano 2.
+    Blocks {
+        taught: &["<TOOLCALL>", "</TOOLCALL>"],
+        block: ("<TOOLCALL>", "</TOOLCALL>"),
         ..LISTS
     },
     PHI,
@@ -443,6 +449,8 @@ mod tests {
         let list = list.replace("<|/tool_call|>", "</tool_calls>");
         check("{{ tools }}<tool_calls>\\\"arguments\\\"</tool_calls>", &list);
         check("{{ tools }}<|bom|><tool_calls>", &list);
+        let nano = list.replace("tool_calls>", "TOOLCALL>");
+        check("{{ tools }}<TOOLCALL>[{{\"name\": ..}}]</TOOLCALL>", &nano);
         check(
             "{{ tools }}<tool_calls><tool_call>function_name\n```json\n```</tool_call>",
             "<tool_calls><tool_call>f\n```json\n{\"x\": 1}\n```</tool_call>\n<tool_call>g\n\

@@ -145,6 +145,18 @@ impl<'t> Reader<'t> {
     }
 }
 
+/// Whether `text` ends within a text that it has.
+pub(super) fn ends_in_text(text: &str) -> bool {
+    let mut reader = Reader::new(text);
+    while let Some(at) = reader.rest.find(['"', '\'']) {
+        reader.rest = &reader.rest[at..];
+        if reader.text().is_none() {
+            return true;
+        }
+    }
+    false
+}
+
 /// A number without what may stand between two of its digits.
 fn without_marks(number: &str) -> Option<String> {
     let mut parts = number.split('_').peekable();
@@ -251,6 +263,16 @@ mod tests {
         for [open, close] in [["[", "]"], ["(", ")"]] {
             let deep = |depth: usize| format!("{}{}", open.repeat(depth), close.repeat(depth));
             assert!(read(&deep(100)).is_some() && read(&deep(100_000)).is_none());
+        }
+    }
+
+    #[test]
+    fn a_text_may_not_be_over() {
+        for open in ["f('", "f(x=\"a'", "'a\\'", "'''a'", "'a' \"", "{\"a\": \"b\\\""] {
+            assert!(ends_in_text(open), "{open}");
+        }
+        for over in ["", "f(", "f(x='a', y=\"'\"", "'''a''''b'", "''", "{\"it's\": 1"] {
+            assert!(!ends_in_text(over), "{over}");
         }
     }
 

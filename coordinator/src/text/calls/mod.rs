@@ -13,7 +13,7 @@ mod tags;
 
 use serde_json::Value;
 
-use super::{channels, marked};
+use super::{ToolCall, channels, marked};
 pub use blocks::Blocks;
 pub(super) use blocks::{Telling, numbered};
 pub use parser::{CallParser, Said};
@@ -83,6 +83,11 @@ impl CallNotation {
         }
     }
 
+    /// The notation of a chat template that teaches none, by the tokens that its model has.
+    pub(super) fn by_tokens(template: &str, has_token: impl Fn(&str) -> bool) -> Option<Self> {
+        Pythonic::by_tokens(template, has_token).map(Self::Pythonic)
+    }
+
     /// What calls stand between, where text may stand beside them.
     fn tags(self) -> Option<(&'static str, &'static str)> {
         match self {
@@ -98,6 +103,16 @@ impl CallNotation {
     pub(crate) fn blocks(self) -> Option<Blocks> {
         match self {
             Self::Blocks(blocks) => Some(blocks),
+            _ => None,
+        }
+    }
+
+    /// What was said in a message with `calls`, and these as models write them, for a template that
+    /// knows none; `None` in a notation whose templates all do.
+    pub(super) fn in_words(self, words: &str, calls: &[ToolCall]) -> Option<String> {
+        match self {
+            Self::Blocks(blocks) => Some(format!("{words}{}", blocks.written(calls))),
+            Self::Pythonic(own) => Some(own.in_words(words, calls)),
             _ => None,
         }
     }
@@ -228,6 +243,8 @@ mod tests {
         for (taught, want) in [
             ("Use exact format: [func_name1(param1=value1), func_name2(...)]", Pythonic::List),
             ("{{- '<function_calls>' -}}f()", Pythonic::Lines),
+            ("List of tools: <|tool_list_start|>[ <|tool_list_end|>", Pythonic::Block),
+            ("{{- '<|tool_call_start|>[' + calls + ']<|tool_call_end|>' }}", Pythonic::Block),
         ] {
             let named = CallNotation::of(&format!("{{{{ tools }}}}ipython\"parameters\":{taught}"));
             assert_eq!(named, Some(CallNotation::Pythonic(want)));
@@ -249,5 +266,48 @@ mod tests {
         let marked = CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}");
         assert_eq!(marked, Some(CallNotation::Marked));
         assert_eq!(CallNotation::of("{{ tools }}<tools>"), None);
+        // Code between the same marks is MiniCPM's.
+        let code = "{{ tools }}<|tool_call_start|>\\n```python\\nf()\\n```\\n<|tool_call_end|>";
+        assert_eq!(CallNotation::of(code), None);
+    }
+
+    /// The words with which templates of models that keep states teach calls.
+    #[test]
+    fn notations_are_known_by_the_words_of_hybrid_models() {
+        let granite = r#"{% if tools %}return a json object with function name and arguments within
+            <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>,
+            \"arguments\": <args-json-object>}\n</tool_call>. If a tool does not exist"#;
+        for quoted in [granite.to_owned(), granite.replace("\\\"", "\"")] {
+            assert_eq!(CallNotation::of(&quoted), Some(CallNotation::Tagged), "{quoted}");
+        }
+        // Qwen 3.5 and Nemotron 3, whose tools stand between tags as well.
+        let coder = CallNotation::of(&format!("{{{{ tools }}}}{}", TAGS[0]));
+        for tools in ["<tools>{{ tool | tojson }}</tools>", "<function>\\n<parameter>\\n<name>"] {
+            let named = CallNotation::of(&format!(
+                "{{% for tool in tools %}}{tools}{{% endfor %}}ONLY reply in the following format \
+                 with NO suffix:\\n\\n<tool_call>\\n<function=example_function_name>\\n\
+                 <parameter=example_parameter_1>\\nvalue_1\\n</parameter>"
+            ));
+            assert_eq!(named, coder, "{tools}");
+        }
+        let olmo = "{% if tools %}Output any function calls within <function_calls>\
+            </function_calls> XML tags.{{ tool_call['function']['arguments'] }}";
+        assert_eq!(CallNotation::of(olmo), Some(CallNotation::Pythonic(Pythonic::Lines)));
+        let nano = "{{ tools }}<TOOLCALL>[{{\"name\": \"tool_name1\"}}]</TOOLCALL>";
+        assert!(matches!(CallNotation::of(nano), Some(CallNotation::Blocks(_))));
+    }
+
+    #[test]
+    fn marks_may_be_known_by_the_vocabulary() {
+        let block = Some(CallNotation::Pythonic(Pythonic::Block));
+        let listed = "{% if tools %}{{ 'List of tools: [' + tools + ']' }}{% endif %}";
+        let by = |template: &str, tokens: &[&str]| {
+            CallNotation::by_tokens(template, |name| tokens.contains(&name))
+        };
+        let marks = ["<|tool_call_start|>", "<|tool_call_end|>"];
+        assert_eq!(CallNotation::of(listed), None);
+        assert_eq!(by(listed, &marks), block);
+        assert_eq!(by(listed, &marks[..1]), None);
+        assert_eq!(by(&listed.replace("List", "A list"), &marks), None);
     }
 }

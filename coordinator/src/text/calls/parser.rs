@@ -8,6 +8,7 @@ use super::CallNotation;
 use super::blocks::NamedCall;
 use super::close::Closing;
 use super::head::begun;
+use super::literals::ends_in_text;
 use super::live::{Live, Step, is_offered};
 use super::objects::of_object;
 use crate::text::Call;
@@ -252,6 +253,9 @@ impl CallParser {
         let mut closing = std::mem::take(&mut self.closing);
         let at = match self.notation {
             CallNotation::Tagged | CallNotation::Blocks(_) => closing.of_json(&self.held, close),
+            // What is no call is known to be none at a mark that no text of its can have.
+            CallNotation::Pythonic(_) => closing
+                .by(&self.held, close, |text| !ends_in_text(text) || self.read(text).is_some()),
             _ => closing.by(&self.held, close, |text| self.read(text).is_some()),
         };
         let at = at.or_else(|| closing.first().filter(|_| is_last));
@@ -510,6 +514,10 @@ mod tests {
             let said = said_of(notation, &[words, " so."]);
             assert_eq!(said, [vec![text(words)], vec![text(" so.")], vec![]], "{notation:?}");
         }
+        let block = CallNotation::Pythonic(Pythonic::Block);
+        let bad = "<|tool_call_start|>[f(1)]<|tool_call_end|>";
+        let said = said_of(block, &[bad, "\nHello"]);
+        assert_eq!(said, [vec![text(bad)], vec![text("\nHello")], vec![]]);
         let lines = CallNotation::Pythonic(Pythonic::Lines);
         let said = joined_each(said_of(lines, &["<function_calls> tags are", " here."]));
         let told: Vec<Said> = said.into_iter().flatten().collect();
@@ -536,7 +544,7 @@ mod tests {
             |template: &str| CallNotation::of(&format!("{{{{ tools }}}}{template}")).unwrap();
         let [v3, v31, kimi, phi, lists] = BLOCKS.map(named);
         let [coder, _, _, glm] = TAGS.map(named);
-        let lines = CallNotation::Pythonic(Pythonic::Lines);
+        let [lines, block] = [Pythonic::Lines, Pythonic::Block].map(CallNotation::Pythonic);
         let object = "{\"name\": \"g\", \"arguments\": {\"x\": \"";
         let deepseek = "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{\"x\":\"";
         for (notation, head) in [
@@ -549,6 +557,8 @@ mod tests {
             (coder, "<function=g>\n<parameter=x>\n"),
             (glm, "g\n<arg_key>x</arg_key>\n<arg_value>"),
             (lines, "g(x='"),
+            (block, "[g(x='"),
+            (block, object),
         ] {
             let (open, close) = notation.tags().unwrap();
             let begun = format!("{open}{head}");
@@ -726,6 +736,44 @@ mod tests {
         for words in ["<function_calls>f(x=", "The <function_calls> tag.", "<function_calls>f</f>"]
         {
             check(lines, words, &[text(words)]);
+        }
+    }
+
+    /// As LFM2 has them: its marks are seen by nobody.
+    #[test]
+    fn calls_between_marks() {
+        let check = |answer: &str, want: &[Said]| {
+            check(CallNotation::Pythonic(Pythonic::Block), answer, want);
+        };
+        let (open, close) = ("<|tool_call_start|>", "<|tool_call_end|>");
+        let one = format!("{open}[f(x='a', n=2)]{close}");
+        let f = call("f", "{\"x\":\"a\",\"n\":2}");
+        check(&one, std::slice::from_ref(&f));
+        check(&format!("{one}I look."), &[f.clone(), text("I look.")]);
+        check(
+            &format!("Well.\n{one}\nI look.{one}"),
+            &[text("Well."), f.clone(), text("\nI look."), f.clone()],
+        );
+        let both = format!("{open}[f(x='a', n=2), g()]{close}");
+        check(&both, &[f.clone(), call("g", "{}")]);
+        check(&format!("{one}\n{one}"), &[f.clone(), f.clone()]);
+        for cut in [&one[..one.len() - 1], &one[..one.len() - close.len()]] {
+            check(cut, std::slice::from_ref(&f));
+        }
+        let object = "{\"name\": \"f\", \"arguments\": {\"x\": \"a\", \"n\": 2}}";
+        check(&format!("{open}[{object}]{close}So."), &[f.clone(), text("So.")]);
+        let within = format!("{open}[f(x=\"a{close}b\")]{close}So.");
+        let arguments = serde_json::json!({ "x": format!("a{close}b") }).to_string();
+        check(&within, &[call("f", &arguments), text("So.")]);
+        check(&format!("So.{open}[]{close}"), &[text("So.")]);
+        for words in [
+            "It is [f(x='a')].",
+            "a <|tool_call_st",
+            &format!("The {open} mark."),
+            &format!("{open}[f(x='a"),
+            &format!("{open}[f('a')]{close} So."),
+        ] {
+            check(words, &[text(words)]);
         }
     }
 
@@ -968,12 +1016,14 @@ mod tests {
                 </function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|\
                 <arg_value>|</arg_value>|<\\|/tool_call\\|>|<｜tool▁calls▁begin｜>|\
                 <｜tool▁calls▁end｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|\
-                <function_calls>|</function_calls>|\\(\\)|\\]|f|[<｜a \n\"\\\\]){0,12}",
+                <function_calls>|</function_calls>|<\\|tool_call_start\\|>|\
+                <\\|tool_call_end\\|>|\\(\\)|\\]|f|[<｜a \n\"\\\\]){0,12}",
         ) {
             let named =
                 |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
             let taught = TAGS.into_iter().chain(BLOCKS).map(named);
-            let python = [Pythonic::List, Pythonic::Lines].map(CallNotation::Pythonic);
+            let python = [Pythonic::List, Pythonic::Lines, Pythonic::Block];
+            let python = python.map(CallNotation::Pythonic);
             let objects = [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed];
             for notation in objects.into_iter().chain(python).chain(taught) {
                 for one_call in [false, true] {

@@ -4,12 +4,15 @@
 //! [read(path="walden.txt", lines=[1, 2]), stop()]
 //! ```
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::blocks::NamedCall;
 use super::head::begun;
 use super::literals::Reader;
+use super::objects::{objects, of_object};
 use super::tags::is_of_name;
+use crate::text::ToolCall;
+use crate::text::shape::json_text;
 
 /// How a family of models writes such calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +21,19 @@ pub enum Pythonic {
     List,
     /// A line each, in a block that other text may stand beside: OLMo 3.
     Lines,
+    /// As a list, in a block that other text may stand beside: LFM2, which writes JSON there when
+    /// it is asked to.
+    Block,
 }
 
 /// What calls stand between that have a line each.
-const BLOCK: (&str, &str) = ("<function_calls>", "</function_calls>");
+const LINES: (&str, &str) = ("<function_calls>", "</function_calls>");
+/// What LFM2's list of calls stands between.
+const MARKS: (&str, &str) = ("<|tool_call_start|>", "<|tool_call_end|>");
+/// What LFM2's templates have, either of it: the list alone, as MiniCPM has the mark before code.
+const MARKS_TAUGHT: [&str; 2] = ["<|tool_call_start|>[", "<|tool_list_start|>"];
+/// What each of them has before the tools.
+const TOOLS_LISTED: &str = "List of tools: ";
 /// What Llama 4 may say before a list, and behind it: tokens that are no text, if its tokeniser has
 /// them.
 const LLAMA_START: &[&str] = &["<|python_start|>"];
@@ -34,25 +46,38 @@ const NAME_BYTES_MAX: usize = 512;
 impl Pythonic {
     /// The one that a chat template teaches.
     pub(super) fn of(template: &str) -> Option<Self> {
-        if template.contains(LIST_TAUGHT) {
+        if MARKS_TAUGHT.iter().any(|taught| template.contains(taught)) {
+            Some(Self::Block)
+        } else if template.contains(LIST_TAUGHT) {
             Some(Self::List)
-        } else if template.contains(BLOCK.0) && !template.contains("<invoke") {
+        } else if template.contains(LINES.0) && !template.contains("<invoke") {
             Some(Self::Lines)
         } else {
             None
         }
     }
 
+    /// The one of a chat template that teaches none, by the tokens that its model has: the first
+    /// templates of LFM2.5 list the tools and say no more.
+    pub(super) fn by_tokens(template: &str, has_token: impl Fn(&str) -> bool) -> Option<Self> {
+        let has_marks = has_token(MARKS.0) && has_token(MARKS.1);
+        (has_marks && template.contains(TOOLS_LISTED)).then_some(Self::Block)
+    }
+
     /// What calls stand between, where text may stand beside them.
     pub(super) fn block(self) -> Option<(&'static str, &'static str)> {
-        (self == Self::Lines).then_some(BLOCK)
+        match self {
+            Self::List => None,
+            Self::Lines => Some(LINES),
+            Self::Block => Some(MARKS),
+        }
     }
 
     /// What a list may stand behind.
     pub(super) fn list_marks(self) -> &'static [&'static str] {
         match self {
             Self::List => LLAMA_START,
-            Self::Lines => &[],
+            Self::Lines | Self::Block => &[],
         }
     }
 
@@ -60,14 +85,15 @@ impl Pythonic {
     pub(crate) fn around_calls(self) -> (&'static str, &'static str) {
         match self {
             Self::List => ("[", "]"),
-            Self::Lines => BLOCK,
+            Self::Lines => LINES,
+            Self::Block => ("<|tool_call_start|>[", "]<|tool_call_end|>"),
         }
     }
 
     /// What they write between one call and the next.
     pub(crate) fn between_calls(self) -> &'static str {
         match self {
-            Self::List => ", ",
+            Self::List | Self::Block => ", ",
             Self::Lines => "\n",
         }
     }
@@ -75,8 +101,34 @@ impl Pythonic {
     /// What they write for what is true, and what is not.
     pub(crate) fn truths(self) -> [&'static str; 2] {
         match self {
-            Self::List => ["True", "False"],
+            Self::List | Self::Block => ["True", "False"],
             Self::Lines => ["true", "false"],
+        }
+    }
+
+    /// What was said in a message with `calls`, and these as models write them: LFM2 calls first.
+    pub(super) fn in_words(self, words: &str, calls: &[ToolCall]) -> String {
+        let call = |call: &ToolCall| {
+            let arguments = call.arguments.as_object().into_iter().flatten();
+            let arguments = arguments.map(|(key, value)| format!("{key}={}", self.literal(value)));
+            format!("{}({})", call.name, arguments.collect::<Vec<_>>().join(", "))
+        };
+        let calls: Vec<String> = calls.iter().map(call).collect();
+        let (first, last) = self.around_calls();
+        let calls = format!("{first}{}{last}", calls.join(self.between_calls()));
+        match self {
+            Self::Block => calls + words,
+            Self::List | Self::Lines => words.to_owned() + &calls,
+        }
+    }
+
+    fn literal(self, value: &Value) -> String {
+        let [yes, no] = self.truths();
+        match value {
+            Value::Bool(true) => yes.to_owned(),
+            Value::Bool(false) => no.to_owned(),
+            Value::Null if self != Self::Lines => "None".to_owned(),
+            other => json_text(other),
         }
     }
 
@@ -89,9 +141,12 @@ impl Pythonic {
     /// first, and then what it is called with.
     pub(super) fn may_begin(self, text: &str) -> bool {
         let text = text.trim_start();
+        if self.is_json(text) {
+            return true;
+        }
         let calls = match (text.strip_prefix('['), self) {
             (Some(calls), _) => calls.trim_start(),
-            (None, Self::Lines) => text,
+            (None, Self::Lines | Self::Block) => text,
             (None, Self::List) => return text.is_empty(),
         };
         let behind = calls.trim_start_matches(is_of_name);
@@ -104,6 +159,10 @@ impl Pythonic {
     /// The calls that `text` is; `None` where it is something else.
     pub(super) fn calls(self, text: &str) -> Option<Vec<NamedCall>> {
         let text = text.trim();
+        if self.is_json(text) {
+            let calls = objects(text)?.into_iter();
+            return calls.map(|call| of_object(call, ["name", "arguments"])).collect();
+        }
         let text = text.strip_suffix(LLAMA_END).unwrap_or(text);
         // An answer that was cut off may end within it.
         let (text, mut calls) = (&text[..text.len() - begun(text, LLAMA_END)], Vec::new());
@@ -125,6 +184,12 @@ impl Pythonic {
                 return None;
             }
         }
+    }
+
+    /// Whether what begins so is JSON, if it is calls: objects, or a list of none.
+    fn is_json(self, text: &str) -> bool {
+        let first = text.strip_prefix('[').map_or(text, str::trim_start);
+        self == Self::Block && first.starts_with(['{', ']'])
     }
 }
 
@@ -206,6 +271,55 @@ mod tests {
         }
         assert!(Pythonic::Lines.may_begin("\n") && Pythonic::Lines.may_begin("\nf("));
         assert!(!Pythonic::Lines.may_begin("{\"name\""));
+    }
+
+    #[test]
+    fn blocks_of_calls() {
+        let check = |text: &str, want: Option<Value>| check(Pythonic::Block, text, want);
+        let both = Some(json!([["f", { "x": "a's\n", "n": 2 }], ["g", {}]]));
+        check("[f(x=\"a's\\n\", n=2), g()]", both.clone());
+        check("\n[f(x='a\\'s\\n', n=2,), g()]\n", both.clone());
+        check("f(x=\"a's\\n\", n=2)\ng()", both.clone());
+        let nested = json!({ "on": true, "no": null, "x": [1, { "a": [false, "b"] }] });
+        check("[f(on=true, no=None, x=[1, {'a': [False, \"b\"]}])]", Some(json!([["f", nested]])));
+        let f = r#"{"name": "f", "arguments": {"x": "a's\n", "n": 2}}"#;
+        let g = r#"{"name": "g", "arguments": {}}"#;
+        for json in [format!("[{f}, {g}]"), format!("\n[ {f},\n{g}]"), format!("{f}\n{g}")] {
+            check(&json, both.clone());
+        }
+        check("[]", Some(json!([])));
+        for bad in ["", "]", "[f(1)]", "[f(x=1)", "[{\"x\": 1}]", "[f(), {}]", "[{}", "the end"] {
+            check(bad, None);
+        }
+        for begun in ["", "[", "f", "[f(", " [ {", "{\"name\"", "[]"] {
+            assert!(Pythonic::Block.may_begin(begun), "{begun:?}");
+        }
+        for words in ["the end", "[1]", "[the end", "<", "[("] {
+            assert!(!Pythonic::Block.may_begin(words), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn written_calls_are_what_is_read() {
+        let arguments = json!({
+            "text": "a \"b\", 'c')\n\\d é", "on": true, "no": null, "x": [1.5, { "y": [false] }],
+        });
+        let call = |name: &str, arguments: &Value| {
+            let (id, name) = (String::new(), name.to_owned());
+            ToolCall { id, name, arguments: arguments.clone() }
+        };
+        let calls = [call("f", &arguments), call("g", &json!({}))];
+        for notation in [Pythonic::List, Pythonic::Lines, Pythonic::Block] {
+            let said = notation.in_words("", &calls);
+            let (open, close) = notation.block().unwrap_or_default();
+            let inside = said.strip_prefix(open).and_then(|it| it.strip_suffix(close)).unwrap();
+            check(notation, inside, Some(json!([["f", arguments], ["g", {}]])));
+        }
+        let one = [call("f", &json!({ "x": 1, "on": true, "no": null }))];
+        let block = "<|tool_call_start|>[f(x=1, on=True, no=None)]<|tool_call_end|>So.";
+        assert_eq!(Pythonic::Block.in_words("So.", &one), block);
+        let lines = "So.<function_calls>f(x=1, on=true, no=null)</function_calls>";
+        assert_eq!(Pythonic::Lines.in_words("So.", &one), lines);
     }
 
     #[test]

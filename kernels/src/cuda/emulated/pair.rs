@@ -133,6 +133,7 @@ mod tests {
             keys: Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]),
             score: vec![0.5, 1.0, 2.0].into(),
             votes: vec![1.0; 3].into(),
+            state: Default::default(),
             end: 9,
         }
     }

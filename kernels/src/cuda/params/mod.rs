@@ -6,4 +6,5 @@ pub(super) mod attention90;
 pub(super) mod latent;
 pub(super) mod layers;
 pub(super) mod measure;
+pub(super) mod recurrent;
 pub(super) mod select;

@@ -99,7 +99,10 @@ impl Tallies {
         };
         let (score, votes) = (self.score.into_array(), self.votes.into_array());
         let end = job.plan.turn.next_end();
-        Selected { memory: MemorySet { keys, score, votes, end }, retained: self.retained }
+        Selected {
+            memory: MemorySet { keys, score, votes, state: Array::default(), end },
+            retained: self.retained,
+        }
     }
 }
 

@@ -58,9 +58,9 @@ pub(crate) struct CacheShowArgs {
     /// Name of a snapshot, or its first 8 digits or more
     #[arg(long, value_name = "NAME")]
     pub(crate) snapshot: Option<String>,
-    /// Layer, from 0
-    #[arg(long, value_name = "J", default_value_t = 0)]
-    pub(crate) layer: u32,
+    /// Layer, from 0 [default: the first that has keys]
+    #[arg(long, value_name = "J")]
+    pub(crate) layer: Option<u32>,
     /// KV head, from 0
     #[arg(long, value_name = "G", default_value_t = 0)]
     pub(crate) head: u32,

@@ -69,9 +69,13 @@ async fn show(args: CacheShowArgs) -> anyhow::Result<()> {
     let CacheShowArgs { output, request, snapshot, layer, head, choice, .. } = args;
     let of = request.map(Of::Request).or_else(|| snapshot.map(Of::Snapshot));
     let whole = async || {
-        let (of, kv_head) = (of.clone(), head);
-        let mut asked = ShowMemoryRequest { of, choice, layer, kv_head, start: 0 };
+        let (of, kv_head, first) = (of.clone(), head, layer.unwrap_or(0));
+        let mut asked = ShowMemoryRequest { of, choice, layer: first, kv_head, start: 0 };
         let mut whole = client.show_memory(asked.clone()).await?;
+        while layer.is_none() && is_state(&whole) && asked.layer + 1 < whole.layers {
+            asked.layer += 1;
+            whole = client.show_memory(asked.clone()).await?;
+        }
         while whole.next > 0 {
             asked.start = std::mem::take(&mut whole.next);
             let page = client.show_memory(asked.clone()).await?;
@@ -81,6 +85,11 @@ async fn show(args: CacheShowArgs) -> anyhow::Result<()> {
         Ok(whole)
     };
     shown::show(&output, whole).await
+}
+
+/// Whether the layer has no keys: each of those that have some keeps the last token's.
+fn is_state(view: &MemoryView) -> bool {
+    view.key_count == 0 && view.tokens > 0
 }
 
 /// Does `act` with each snapshot; what is wrong with one keeps none of the others.
@@ -159,6 +168,12 @@ impl Shown for MemoryView {
         let kinds = ["sink", "heavy", "local", "kept"].map(|kind| (count(kind), kind));
         let kinds = kinds.iter().filter(|(count, _)| *count > 0);
         let kinds: Vec<_> = kinds.map(|(count, kind)| format!("{count} {kind}")).collect();
+        let keys = match is_state(self) {
+            true => format!("none: this layer remembers {} tokens in a state", self.tokens),
+            false => {
+                format!("{} of {} tokens: {}", self.key_count, self.tokens, kinds.join(", "))
+            }
+        };
         let mut about = vec![
             ("Request", self.request.clone()),
             ("Snapshot", self.snapshot.clone()),
@@ -166,7 +181,7 @@ impl Shown for MemoryView {
             ("Layer", format!("{} of {}", self.layer, self.layers)),
             ("KV head", format!("{} of {}", self.kv_head, self.kv_heads)),
             ("Policy", self.policy.clone()),
-            ("Keys", format!("{} of {} tokens: {}", self.key_count, self.tokens, kinds.join(", "))),
+            ("Keys", keys),
         ];
         about.retain(|(_, value)| wide || !value.is_empty());
         let mut columns = Columns::new(&["POSITION", "KIND", "SCORE", "TEXT"]);

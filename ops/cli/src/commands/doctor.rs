@@ -57,6 +57,7 @@ enum Finding {
         vocab: u32,
         max_positions: u32,
         kv_bytes_per_token: u64,
+        state_bytes: u64,
         eos: Vec<u32>,
     },
 }
@@ -250,7 +251,10 @@ async fn look_at_model(path: &Path, args: &DoctorArgs) -> (Option<Finding>, Vec<
     let loaded = tokio::time::timeout(MODEL_DEADLINE, load_model(path, args.device)).await;
     let next = "give --model a folder or file that is whole; `aqueduct serve` would refuse it too";
     match loaded {
-        Ok(Ok(found)) => (Some(found), vec![Check::ok("model", "it can be served"), fits]),
+        Ok(Ok((found, state_bytes))) => {
+            let fits = memory::with_states(fits, state_bytes);
+            (Some(found), vec![Check::ok("model", "it can be served"), fits])
+        }
         Ok(Err(error)) => (None, vec![Check::fail("model", exit::one_line(&error), next), fits]),
         Err(_) => {
             let found = format!("not loaded within {} s", MODEL_DEADLINE.as_secs());
@@ -259,12 +263,13 @@ async fn look_at_model(path: &Path, args: &DoctorArgs) -> (Option<Finding>, Vec<
     }
 }
 
-async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> {
+/// What it is, and how many bytes its states are.
+async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<(Finding, u64)> {
     let args = ModelArgs::plain(path.into(), device);
     let Loaded { model, device, .. } = loading::load(&args, 0).await?;
     let text = TextModel::load(path)?;
     let shape = model.shape();
-    Ok(Finding::Model {
+    let found = Finding::Model {
         model: path.display().to_string(),
         device,
         fingerprint: model.fingerprint().to_owned(),
@@ -272,8 +277,10 @@ async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> 
         vocab: shape.vocab,
         max_positions: shape.max_positions,
         kv_bytes_per_token: shape.kv_bytes(1, KvDtype::Bf16),
+        state_bytes: shape.state_bytes,
         eos: text.eos().to_vec(),
-    })
+    };
+    Ok((found, shape.state_bytes))
 }
 
 impl Shown for Report {
@@ -325,15 +332,22 @@ fn described(finding: &Finding) -> String {
             vocab,
             max_positions,
             kv_bytes_per_token,
+            state_bytes,
             ..
-        } => format!(
-            "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
-             {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
-             keys, values  {} a token, {} for all positions\n",
-            "",
-            report::bytes(*kv_bytes_per_token),
-            report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
-        ),
+        } => {
+            let states = match state_bytes {
+                0 => String::new(),
+                bytes => format!("states        {}, however many tokens\n", report::bytes(*bytes)),
+            };
+            format!(
+                "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
+                 {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
+                 keys, values  {} a token, {} for all positions\n{states}",
+                "",
+                report::bytes(*kv_bytes_per_token),
+                report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
+            )
+        }
     }
 }
 

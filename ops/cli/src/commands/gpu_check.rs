@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(few.options.blocks_max, Some(FEW_BLOCKS));
         assert!(few.options.checked && !unchecked.options.checked);
         let left_out = |pass: &Pass| CHECKS.iter().filter(|(name, _)| !pass.can(name)).count();
-        assert_eq!([&checked, &few, &unchecked].map(left_out), [0, 0, 4]);
+        assert_eq!([&checked, &few, &unchecked].map(left_out), [0, 0, 5]);
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn set(cuda: &Cuda, keys: usize, kv: KvDtype) -> anyhow::Result<MemorySet> {
         keys: cuda.keys_here(&Keys::new(positions.repeat(kv_heads), heads(), heads()))?,
         score: cuda.here(&noise(count).into())?,
         votes: cuda.here(&noise(count).into())?,
+        state: Default::default(),
         end: 3 * keys as u32,
     })
 }

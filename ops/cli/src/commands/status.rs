@@ -49,7 +49,11 @@ impl Shown for ClusterView {
         ];
         if wide {
             let heads = format!("{} heads, {} of keys", shape.heads, shape.kv_heads);
-            let layers = format!("{} layers of {}, {heads}", shape.layers, shape.width);
+            let states = match shape.recurrent_layers {
+                0 => String::new(),
+                some => format!(", {some} of them with states, {}", bytes(shape.state_bytes)),
+            };
+            let layers = format!("{} layers of {}{states}, {heads}", shape.layers, shape.width);
             shown.extend([
                 ("Version", self.version.clone()),
                 ("Fingerprint", self.fingerprint.clone()),

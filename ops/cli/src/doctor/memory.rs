@@ -53,6 +53,18 @@ fn judge(model_bytes: u64, pool_bytes: u64, available: Option<u64>) -> Check {
     Check::ok("memory", found)
 }
 
+/// The same of a model whose states are so many bytes: no file and no pool has them.
+pub(crate) fn with_states(check: Check, state_bytes: u64) -> Check {
+    if state_bytes == 0 {
+        return check;
+    }
+    let (found, states) = (&check.found, bytes(state_bytes));
+    let found = format!(
+        "{found}; each completion's states take {states} beside the pool, and as much of its room"
+    );
+    Check { found, ..check }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +77,14 @@ mod tests {
         assert_eq!(judge(5, 0, Some(4)).state, State::Fail);
         assert_eq!(judge(5, u64::MAX, None).state, State::Warn);
         assert_eq!(look(Path::new("/nowhere"), 0).state, State::Fail);
+    }
+
+    #[test]
+    fn states_are_said_where_there_are_any() {
+        let check = judge(2, 2, Some(4));
+        assert_eq!(with_states(check.clone(), 0), check);
+        let told = with_states(check.clone(), 1);
+        assert_eq!((&told.check, told.state), (&check.check, State::Ok));
+        assert!(told.found.starts_with(&check.found) && told.found.contains("states"));
     }
 }

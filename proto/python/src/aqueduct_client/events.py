@@ -222,6 +222,9 @@ class ModelShape:
     head_dim: int
     ffn: int
     max_positions: int
+    # So many layers remember in a state of fixed size, and have no keys; bytes of all their states.
+    recurrent_layers: int = 0
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

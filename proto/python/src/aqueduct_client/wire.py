@@ -283,7 +283,8 @@ def worker_status(part: api.WorkerStatus) -> WorkerStatus:
 
 def _shape(part: common.ModelShape) -> ModelShape:
     return ModelShape(part.vocab, part.layers, part.width, part.heads, part.kv_heads,
-                      part.head_dim, part.ffn, part.max_positions)
+                      part.head_dim, part.ffn, part.max_positions,
+                      part.recurrent_layers, part.state_bytes)
 
 
 def description(reply: api.DescribeReply) -> Description:

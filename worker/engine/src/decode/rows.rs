@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use aqueduct_kernels::{BackendError, LayerWeights, Leaves, Qkv, Rows};
+use aqueduct_kernels::{BackendError, LayerWeights, Leaves, Qkv, Recurrent, Rows};
 
-use super::seat::Seat;
+use super::seat::{self, Seat};
 use super::{Remembered, Turn};
 use crate::error::EngineError;
 use crate::model::{LayerAngles, Model};
@@ -33,6 +33,10 @@ impl<'m, 'a> Batch<'m, 'a> {
         let (mut tokens, mut tokens_of_shards) = (Vec::new(), Vec::new());
         for (idx, Turn { token, position, policy, past }) in turns.into_iter().enumerate() {
             if let Err(refusal) = model.check_token(0, token) {
+                done[idx] = Some(Err(refusal.into()));
+                continue;
+            }
+            if let (Remembered::Shards(_), Err(refusal)) = (&past, model.check_shards()) {
                 done[idx] = Some(Err(refusal.into()));
                 continue;
             }
@@ -72,7 +76,25 @@ impl<'m, 'a> Batch<'m, 'a> {
         self.together(project).into_iter().flatten().collect()
     }
 
-    /// The rest of a layer, for rows whose attention gave `outputs`.
+    /// What every row and its sequence's state make of each other in layer `idx`.
+    pub(super) fn recur(
+        &mut self,
+        (idx, layer): (usize, &LayerWeights),
+        recurrent: &Recurrent,
+    ) -> Vec<Result<Rows, EngineError>> {
+        let mix = |batch: &Self, rows: Range<usize>| {
+            let columns = batch.model.backend().mix(layer, &batch.x.part(rows.clone()))?;
+            if rows.len() < batch.x.rows() {
+                columns.array().host()?; // what one row's is told with that row
+            }
+            Ok(columns)
+        };
+        let columns = self.together(mix);
+        let columns = Rows::stack(recurrent.columns(), columns);
+        seat::recur(self.model, (idx, recurrent), &mut self.sets, &columns)
+    }
+
+    /// The rest of a layer, for rows whose attention, or state, gave `outputs`.
     pub(super) fn finish(&mut self, layer: &LayerWeights, outputs: Vec<Result<Rows, EngineError>>) {
         let many = outputs.len() > 1;
         let read = |output: Rows| match many {
@@ -80,11 +102,19 @@ impl<'m, 'a> Batch<'m, 'a> {
             false => Ok(output), // wherever it lies
         };
         let outputs = outputs.into_iter().map(|output| Ok(read(output?)?)).collect();
-        let cols = layer.spec.heads * layer.spec.head_dim;
+        let attended = layer.spec.heads * layer.spec.head_dim;
+        let cols = layer.recurrent.as_ref().map_or(attended, |recurrent| recurrent.outputs());
         let attention = Rows::stack(cols, self.part(outputs));
         self.replace(|batch, rows| {
             let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows));
-            Ok(batch.model.backend().finish(layer, &x, &attention)?)
+            let backend = batch.model.backend();
+            match layer.gate {
+                None => Ok(backend.finish(layer, &x, &attention)?),
+                Some(_) => {
+                    let gated = backend.gate(layer, &x, attention.into_owned())?;
+                    Ok(backend.finish(layer, &x, &gated)?)
+                }
+            }
         });
     }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use aqueduct_kernels::{
-    Array, Attended, Choice, Keys, LayerWeights, MemorySet, Qkv, Queries, Rows, Scope, Selection,
+    Array, Attended, Choice, Keys, LayerWeights, MemorySet, Qkv, Queries, Recurred, Recurrent,
+    Rows, Scope, Selection,
 };
 
 use crate::error::EngineError;
@@ -19,12 +20,13 @@ pub(super) struct Seat<'m, P> {
     pub(super) turn: usize,
     pub(super) step: Step<'m>,
     past: P,
-    /// Of every layer so far, what is yet to be selected from.
+    /// Of every layer with keys so far, what is yet to be selected from.
     seen: Vec<(Arc<MemorySet>, Seen)>,
 }
 
 /// The key that a row adds, and what it spent on that and on those before.
 struct Seen {
+    layer: usize,
     own: Keys,
     past_mass: Array<f32>,
     own_mass: Array<f32>,
@@ -67,8 +69,8 @@ impl Seat<'_, &mut LocalPort> {
         let each = pasts.into_iter().zip(&seen);
         let choices = each.map(|(past, seen)| seen.choice(past, selection)).collect();
         let selected = self.step.model.backend().select_each(choices).into_iter();
-        for (idx, selected) in selected.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
-            self.past.give(idx, Arc::new(selected.memory))?;
+        for (seen, selected) in seen.iter().zip(selected.collect::<Result<Vec<_>, _>>()?) {
+            self.past.give(seen.layer, Arc::new(selected.memory))?;
         }
         Ok(())
     }
@@ -109,7 +111,36 @@ pub(super) fn attend(
                 attended.own_mass = vec![0.0; qkv.keys.positions.len()].into();
             }
             let Attended { output, past_mass, own_mass } = attended;
-            seat.seen.push((past, Seen { own: qkv.keys, past_mass, own_mass }));
+            seat.seen.push((past, Seen { layer: idx, own: qkv.keys, past_mass, own_mass }));
+            Ok(output)
+        })
+        .collect()
+}
+
+/// What rows, `[rows, columns]`, and the states of layer `idx` make of each other.
+pub(super) fn recur(
+    model: &Model,
+    (idx, recurrent): (usize, &Recurrent),
+    seats: &mut [Seat<'_, &mut LocalPort>],
+    columns: &Rows,
+) -> Vec<Result<Rows, EngineError>> {
+    let taken: Result<Vec<_>, _> = seats.iter_mut().map(|seat| seat.past.take(idx)).collect();
+    let mut sets = taken.expect("a port of this node always has its sets");
+    let state = |set: &mut Arc<MemorySet>| std::mem::take(&mut Arc::make_mut(set).state);
+    let states = sets.iter_mut().map(state).collect();
+    let recurred = model.backend().recur_each(recurrent, columns, states);
+    let rest = seats.iter_mut().zip(sets);
+    recurred
+        .into_iter()
+        .zip(rest)
+        .map(|(recurred, (seat, mut set))| {
+            let Recurred { output, state } = recurred?;
+            let new = Arc::make_mut(&mut set);
+            (new.state, new.end) = (state, seat.step.end());
+            seat.past.give(idx, set)?;
+            if seat.past.is_watched() {
+                seat.past.looked(Vec::new()); // at no key
+            }
             Ok(output)
         })
         .collect()

@@ -3,6 +3,8 @@
 mod feed;
 mod latent;
 mod layer_norms;
+mod mixer;
+mod recurrent;
 mod sources;
 
 use std::collections::BTreeSet;
@@ -11,9 +13,11 @@ use std::sync::Arc;
 use aqueduct_core::Refusal;
 use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 
+use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
 use super::checkpoint::Stored;
-use super::decoder::{Decoder, QkNorm};
+use super::decoder::Decoder;
+use super::encoding::Encoding;
 use super::fingerprint::Fingerprint;
 use super::held::Held;
 use super::{LoadOptions, LoadProgress};
@@ -95,6 +99,14 @@ struct Stacked<'n> {
     norm: Option<&'n str>,
 }
 
+impl Stacked<'_> {
+    /// Full names of the parts' tensors, with their rows.
+    fn named(&self, prefix: &str, suffix: &str) -> Vec<(String, usize)> {
+        let name = |(part, rows): &(&str, usize)| (format!("{prefix}.{part}.{suffix}"), *rows);
+        self.parts.iter().map(name).collect()
+    }
+}
+
 struct Assembler<'a, 'r> {
     sources: &'a Sources<'a>,
     options: &'a LoadOptions,
@@ -113,7 +125,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let tensors = &sources.checkpoint.tensors;
         let progress = LoadProgress {
             tensors: tensors.len(),
-            bytes: tensors.values().map(|tensor| tensor.bytes.len() as u64).sum(),
+            bytes: tensors.values().map(Stored::own_bytes).sum(),
             ..LoadProgress::default()
         };
         let fingerprint = Fingerprint::new(&sources.decoder, options);
@@ -122,62 +134,46 @@ impl<'a, 'r> Assembler<'a, 'r> {
 
     fn layer(&mut self, idx: usize) -> Result<LayerWeights, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
-        let (shape, biases) = (&decoder.shape, decoder.biases);
+        let shape = &decoder.shape;
         let (prefix, width) = (&*format!("{}.{idx}", names.layer), shape.width as usize);
-        let (heads, kv_heads) = (shape.heads as usize, shape.kv_heads as usize);
-        let head_dim = shape.head_dim as usize;
-        let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
-        let (norm_eps, kv) = (norm_eps(decoder), self.options.kv);
-        let activation = decoder.activations[idx];
-        let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, activation, kv };
-        let (has_qk_norms, [q_span, k_span]) = match decoder.qk_norm {
-            QkNorm::Nothing => (false, [0; 2]),
-            QkNorm::EachHead => (true, [head_dim; 2]),
-            QkNorm::AllHeads => (true, [q_rows, kv_rows]),
+        let spec = LayerSpec {
+            heads: shape.heads as usize,
+            kv_heads: shape.kv_heads as usize,
+            head_dim: shape.head_dim as usize,
+            norm_eps: norm_eps(decoder),
+            activation: decoder.activations[idx],
+            kv: self.options.kv,
         };
-        let (pre_norms, post_norms) = (decoder.family.pre_norms(), decoder.family.post_norms());
+        let has_norms = [decoder.pre_norms(idx), decoder.post_norms(idx)];
+        let [pre_norm, post_norm] = has_norms.map(|has| has.then_some(width));
+        let recurrents = decoder.recurrent.as_ref().filter(|recurrents| recurrents.layers[idx]);
         // In this order tensors are read, and so known by the fingerprint.
-        let q_norm = self.norm_of(prefix, names.q_norm, has_qk_norms.then_some(q_span))?;
-        let k_norm = self.norm_of(prefix, names.k_norm, has_qk_norms.then_some(k_span))?;
-        let attn_post_norm =
-            self.norm_of(prefix, names.attn_post_norm, post_norms.then_some(width))?;
-        let ffn_post_norm =
-            self.norm_of(prefix, names.ffn_post_norm, post_norms.then_some(width))?;
-        let sinks = match decoder.family.sinks() {
-            true => {
-                let name = format!("{prefix}.{}", names.sinks);
-                Some(self.read(&name, &[heads], Stored::f32)?.into())
-            }
-            false => None,
+        let HeadNorms { q_norm, k_norm } = match recurrents {
+            Some(_) => HeadNorms::default(),
+            None => self.head_norms(prefix)?,
         };
-        let (qkv, latent) = match decoder.latent {
-            None => {
-                let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
-                let qkv = self.parts(prefix, &qkv, names.qkv);
-                let norm = Some(names.attn_norm);
-                let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
-                (self.linear(prefix, qkv)?, None)
-            }
-            Some(latents) => {
-                let (made, latent) = self.latent(prefix, latents)?;
-                (made, Some(latent))
-            }
+        let attn_post_norm = self.norm_of(prefix, names.attn_post_norm, post_norm)?;
+        let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
+        let Mixer { sinks, qkv, latent, gate, recurrent, out } = match recurrents {
+            Some(recurrents) => self.recurrent(prefix, recurrents)?,
+            None if !decoder.has_mixer(idx) => self.no_mixer()?,
+            None => self.attention(prefix)?,
         };
-        let value_dim = latent.as_ref().map_or(head_dim, |latent| latent.value_dim);
-        let inputs = heads * value_dim;
-        let out = Stacked { parts: &[(names.out, width)], inputs, bias: biases.out, norm: None };
-        let out = self.linear(prefix, out)?;
         let ffn = self.feed(prefix, idx)?;
-        let attn_norm = self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?;
+        let before_mixer = pre_norm.filter(|_| decoder.has_mixer(idx));
+        let attn_norm = self.norm_of(prefix, names.attn_norm, before_mixer)?;
+        let before_feed = pre_norm.filter(|_| decoder.has_feed(idx));
         let ffn_norm = match decoder.shares_norm() {
             true => attn_norm.clone(),
-            false => self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
+            false => self.norm_of(prefix, names.ffn_norm, before_feed)?,
         };
         Ok(LayerWeights {
             spec,
             parallel: decoder.parallel,
             qkv,
             latent,
+            gate,
+            recurrent,
             out,
             ffn,
             attn_norm,
@@ -232,17 +228,25 @@ impl<'a, 'r> Assembler<'a, 'r> {
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {
-        let Stacked { parts, inputs, bias, norm } = stacked;
-        let named = |suffix: &str| -> Vec<(String, usize)> {
-            parts.iter().map(|(part, rows)| (format!("{prefix}.{part}.{suffix}"), *rows)).collect()
-        };
+        let held = self.held(&stacked.named(prefix, "weight"));
+        self.linear_held(prefix, stacked, held)
+    }
+
+    fn linear_held(
+        &mut self,
+        prefix: &str,
+        stacked: Stacked<'_>,
+        held: Held,
+    ) -> Result<Linear, LoadError> {
+        let Stacked { inputs, bias, norm, .. } = stacked;
         let biases = match bias {
-            true => Some(self.stack(&named("bias"), &[], Stored::f32)?.concat()),
+            true => Some(self.stack(&stacked.named(prefix, "bias"), &[], Stored::f32)?.concat()),
             false => None,
         };
         let norm = norm.map(|norm| format!("{prefix}.{norm}"));
-        let shift = self.behind_norm(norm.as_deref(), &named("weight"), inputs)?;
-        self.matrix(&named("weight"), inputs, layer_norms::sum(biases, shift))
+        let weights = stacked.named(prefix, "weight");
+        let shift = self.behind_norm(norm.as_deref(), &weights, inputs)?;
+        self.matrix_held(held, &weights, inputs, layer_norms::sum(biases, shift))
     }
 
     /// Rows of all the tensors named in `parts`, one after the other.
@@ -252,10 +256,22 @@ impl<'a, 'r> Assembler<'a, 'r> {
         inputs: usize,
         bias: Option<Vec<f32>>,
     ) -> Result<Linear, LoadError> {
+        self.matrix_held(self.held(parts), parts, inputs, bias)
+    }
+
+    /// How these are held together.
+    fn held<'n>(&self, parts: impl IntoIterator<Item = &'n (String, usize)>) -> Held {
+        self.options.weights.held(self.options.kv, &self.encodings(parts))
+    }
+
+    /// How files have each of these.
+    fn encodings<'n>(
+        &self,
+        parts: impl IntoIterator<Item = &'n (String, usize)>,
+    ) -> Vec<Option<Encoding>> {
         let tensors = &self.sources.checkpoint.tensors;
-        let encodings: Vec<_> = parts.iter().map(|(name, _)| tensors.get(name)?.encoding).collect();
-        let held = self.options.weights.held(self.options.kv, &encodings);
-        self.matrix_held(held, parts, inputs, bias)
+        let encoding = |(name, _): &(String, usize)| tensors.get(name)?.encoding;
+        parts.into_iter().map(encoding).collect()
     }
 
     fn matrix_held(
@@ -309,7 +325,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
 
     fn count(&mut self, tensor: &Stored<'_>) {
         self.progress.tensors_done += 1;
-        self.progress.bytes_done += tensor.bytes.len() as u64;
+        self.progress.bytes_done += tensor.own_bytes();
         (self.report)(self.progress);
     }
 

@@ -12,7 +12,7 @@ use half::slice::HalfFloatSliceExt;
 pub(crate) use super::block_scales::Scales;
 use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
-pub(crate) use super::row_order::{HeadRows, RowOrder};
+pub(crate) use super::row_order::{HeadRows, Picked, RowOrder};
 use crate::error::LoadError;
 
 /// A tensor in a file.
@@ -28,10 +28,12 @@ pub(crate) struct Stored<'a> {
     pub(crate) encoding: Option<Encoding>,
     /// Of the first rows, where they do not stand as they are used here.
     pub(crate) order: Option<RowOrder>,
+    /// Which rows of the file's tensor these are, if not all.
+    pub(crate) picked: Option<Picked>,
     pub(crate) laid: Laid<'a>,
     /// What is taken from its rows, if anything.
     pub(crate) centre: Option<Centre>,
-    /// Exactly as many as shape and type ask for.
+    /// Exactly as many as the file's tensor has, of which all rows may be used or some.
     pub(crate) bytes: &'a [u8],
 }
 
@@ -228,9 +230,9 @@ impl Stored<'_> {
         done.map_err(|what| self.not_finite(name, what))
     }
 
-    /// The elements of row `row` of all `rows`, as they are stored.
+    /// The elements of row `row` of the file's tensor, as they are stored.
     fn widen_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) {
-        let (rows, inputs) = self.rows();
+        let (rows, inputs) = (self.rows_of_file(), self.rows().1);
         let of_row = |all: &'_ [u8]| {
             let bytes = all.len() / rows;
             row * bytes..(row + 1) * bytes
@@ -281,10 +283,22 @@ impl Stored<'_> {
         (self.shape.first().copied().unwrap_or(1), self.shape.get(1).copied().unwrap_or(1))
     }
 
+    /// Rows of the file's tensor.
+    fn rows_of_file(&self) -> usize {
+        self.picked.map_or(self.rows().0, |picked| picked.rows)
+    }
+
+    /// Its share of the bytes.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        let all = self.bytes.len();
+        self.picked.map_or(all, |picked| all / picked.rows.max(1) * self.rows().0) as u64
+    }
+
     /// Row `row` in half-split order, checked.
     fn read_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) -> Result<(), NotFinite> {
         let inputs = self.rows().1;
-        let stored = self.order.map_or(row, |order| order.stored(row));
+        let own = self.order.map_or(row, |order| order.stored(row));
+        let stored = self.picked.map_or(own, |picked| picked.stored(own));
         self.widen_row(encoding, stored, to);
         // Without a way out of the loop it is done many elements at a time.
         if !to.iter().fold(true, |all, x| all & x.is_finite()) {
@@ -344,16 +358,17 @@ impl Stored<'_> {
         LoadError::tensor(self.path, name, what)
     }
 
-    /// How many rows one of several threads reads; all of them where they are few.
+    /// How many rows one of several threads reads: enough to be worth a thread, however few threads
+    /// that makes, as a model may have very many matrices of experts that are small.
     fn rows_of_thread(&self) -> usize {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let (rows, inputs) = self.rows();
-        if rows * inputs < ELEMENTS_ALONE { rows } else { rows.div_ceil(threads) }
+        rows.div_ceil(threads).max(ELEMENTS_ALONE.div_ceil(inputs.max(1)))
     }
 }
 
-/// Elements that are read sooner by one thread than a second one is started.
-const ELEMENTS_ALONE: usize = 1 << 16;
+/// Elements that take much longer to read than a thread takes to start.
+const ELEMENTS_ALONE: usize = 1 << 18;
 
 /// Runs `read` on shares of `rows`, all at once, each with the index of its first row. The
 /// first share's error counts.
@@ -385,7 +400,8 @@ mod tests {
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());
         let (laid, centre) = (Laid::Rows, None);
-        Stored { path, shape: vec![2], dtype, encoding, order: None, laid, centre, bytes }
+        let (order, picked) = (None, None);
+        Stored { path, shape: vec![2], dtype, encoding, order, picked, laid, centre, bytes }
     }
 
     fn checkpoint<'a>(tensors: impl IntoIterator<Item = (&'a str, Stored<'a>)>) -> Checkpoint<'a> {
@@ -496,10 +512,33 @@ mod tests {
         assert_eq!(turned[126..], [12.0, 13.0]);
     }
 
+    #[test]
+    fn some_rows_are_read_wherever_they_lie() {
+        let bytes: Vec<u8> = (0..8).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let picked = |first| Some(Picked { rows: 4, of_every: 2, first, count: 1 });
+        let of = |first, laid| {
+            let some = Stored { picked: picked(first), laid, ..stored(None, &bytes) };
+            Stored { shape: vec![2, 2], encoding: Some(Encoding::F32), ..some }
+        };
+        let read = |first, laid| of(first, laid).f32("t").unwrap();
+        assert_eq!(read(0, Laid::Rows), [0.0, 1.0, 4.0, 5.0]);
+        assert_eq!(read(1, Laid::Rows), [2.0, 3.0, 6.0, 7.0]);
+        assert_eq!(read(1, Laid::Columns), [1.0, 5.0, 3.0, 7.0]);
+        assert_eq!(of(0, Laid::Rows).own_bytes(), 16);
+        // Rows 0 to 2 share one scale, row 3 has the other.
+        let scales: Vec<u8> = [1.0_f32, 10.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let scales = Scales { bytes: &scales, encoding: Encoding::F32, block: [3, 2] };
+        assert_eq!(read(1, Laid::Scaled(scales)), [2.0, 3.0, 60.0, 70.0]);
+        let vector = Stored { shape: vec![4], ..of(1, Laid::Rows) };
+        let picked = Some(Picked { rows: 8, of_every: 2, first: 1, count: 1 });
+        let vector = Stored { picked, ..vector };
+        assert_eq!(vector.f32("t").unwrap(), [1.0, 3.0, 5.0, 7.0]);
+    }
+
     /// Large enough for several threads.
     #[test]
     fn integers_are_those_of_the_whole_tensor() {
-        let (rows, inputs) = (512, 136);
+        let (rows, inputs) = (4096, 136);
         let bytes: Vec<u8> = (0..rows * inputs)
             .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
             .collect();

@@ -2,6 +2,7 @@
 
 mod experts;
 mod latents;
+mod recurrents;
 mod scales;
 
 use aqueduct_core::{ModelShape, Refusal};
@@ -10,7 +11,9 @@ use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::latents::{LATENT_EPS, Latents};
+pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
+use super::folded::Folded;
 use crate::rope::{Rope, Temperature};
 
 /// Decoder families that are served.
@@ -32,7 +35,7 @@ pub(crate) enum Family {
     Phi3,
     /// Granite 3.
     Granite,
-    /// Granite 4, where it has neither experts nor layers that are no attention.
+    /// Granite 4, with and without experts, and layers that are no attention.
     Granite4,
     SmolLm3,
     SeedOss,
@@ -109,6 +112,21 @@ pub(crate) enum Family {
     GptJ,
     /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
     Mistral4,
+    /// Qwen3 Next and Qwen3 Coder Next.
+    Qwen3Next,
+    /// Qwen3.5, of which what reads pictures is left out.
+    Qwen35,
+    /// The same with experts.
+    Qwen35Moe,
+    Lfm2,
+    /// LFM2 with experts.
+    Lfm2Moe,
+    Lfm3,
+    Bamba,
+    /// OLMo 2 with layers that are no attention, which have norms where most have them.
+    OlmoHybrid,
+    /// Nemotron-H, Nano 2 and, with experts, 3 Nano: files number parts of layers.
+    NemotronH,
 }
 
 /// What the RMS norms of queries and keys are of.
@@ -152,6 +170,9 @@ impl Family {
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
             Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => QkNorm::EachHead,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => QkNorm::EachHead,
+            Self::OlmoHybrid => QkNorm::AllHeads,
             _ => QkNorm::Nothing,
         }
     }
@@ -179,12 +200,14 @@ impl Family {
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
-        matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3) || !self.pre_norms()
+        let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
+        all || !self.pre_norms()
     }
 
     /// RMS norm of what attention and feed-forward part are given.
     pub(crate) fn pre_norms(self) -> bool {
-        !matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::Exaone4)
+        let olmo = matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::OlmoHybrid);
+        !olmo && self != Self::Exaone4
     }
 
     /// Rows see something besides keys.
@@ -200,6 +223,7 @@ impl Family {
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
+            Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }
@@ -287,6 +311,12 @@ pub(crate) struct Decoder {
     pub(crate) expert_groups: Option<Groups>,
     /// Of what keys and values come, if not of the stream.
     pub(crate) latent: Option<Latents>,
+    /// Layers that remember in a state, if there are any.
+    pub(crate) recurrent: Option<Recurrents>,
+    /// Which parts each layer has, where files number parts.
+    pub(crate) folded: Option<Folded>,
+    /// What attention gives is multiplied by the sigmoid of something, if it is.
+    pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
     /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,
@@ -311,6 +341,32 @@ impl Decoder {
             }
             None => Ok(self),
         }
+    }
+
+    /// Layer `idx` remembers in a state.
+    pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
+        self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
+    }
+
+    /// Layer `idx` has something that mixes tokens.
+    pub(crate) fn has_mixer(&self, idx: usize) -> bool {
+        self.folded.as_ref().is_none_or(|folded| folded.layers[idx].mixer.is_some())
+    }
+
+    /// Layer `idx` has a feed-forward part.
+    pub(crate) fn has_feed(&self, idx: usize) -> bool {
+        self.folded.as_ref().is_none_or(|folded| folded.layers[idx].feed.is_some())
+    }
+
+    /// Layer `idx` has norms before its parts. Where a family has none, it has in layers that
+    /// remember in a state.
+    pub(crate) fn pre_norms(&self, idx: usize) -> bool {
+        self.family.pre_norms() || self.is_recurrent(idx)
+    }
+
+    /// Layer `idx` has norms behind its parts.
+    pub(crate) fn post_norms(&self, idx: usize) -> bool {
+        self.family.post_norms() && (self.family.pre_norms() || !self.is_recurrent(idx))
     }
 
     /// One norm is of what attention and what the feed-forward part takes.

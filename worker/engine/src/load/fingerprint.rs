@@ -5,6 +5,7 @@
 //! packing reads them all anyway and the hash runs at the speed of memory. It tells models
 //! apart; it does not defend against somebody who makes two that collide.
 
+use aqueduct_core::ModelShape;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::LoadOptions;
@@ -17,9 +18,10 @@ use super::held::Held;
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
     let Decoder { windows, biases, experts, expert_biases, softcaps, tied, parallel, .. } = decoder;
-    let Decoder { activations, head_bias, latent, expert_groups, .. } = decoder;
+    let Decoder { activations, head_bias, latent, expert_groups, recurrent, gate, .. } = decoder;
+    let shape = described_shape(shape);
     let mut all = format!(
-        "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
+        "Decoder {{ family: {family:?}, shape: {shape}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
     );
     if rotates.contains(&false) {
@@ -44,6 +46,15 @@ fn described(decoder: &Decoder) -> String {
             all += &format!(" neighbours: {}", decoder.order.neighbours);
         }
     }
+    if let Some(recurrent) = recurrent {
+        all += &format!(" recurrent: {recurrent:?}");
+    }
+    if let Some(folded) = &decoder.folded {
+        all += &format!(" folded: {folded:?}");
+    }
+    if let Some(gate) = gate {
+        all += &format!(" gate: {gate:?}");
+    }
     if *expert_biases {
         all += " expert_biases";
     }
@@ -59,10 +70,20 @@ fn described(decoder: &Decoder) -> String {
     if *softcaps != Softcaps::default() {
         all += &format!(" softcaps: {softcaps:?}");
     }
-    if *scales != Scales::usual(shape.head_dim) {
+    if *scales != Scales::usual(decoder.shape.head_dim) {
         all += &format!(" scales: {scales:?}");
     }
     all
+}
+
+/// What states are follows from what else is described.
+fn described_shape(shape: &ModelShape) -> String {
+    let ModelShape { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, .. } =
+        shape;
+    format!(
+        "ModelShape {{ vocab: {vocab}, layers: {layers}, width: {width}, heads: {heads}, \
+         kv_heads: {kv_heads}, head_dim: {head_dim}, ffn: {ffn}, max_positions: {max_positions} }}"
+    )
 }
 
 /// A hash in the making.

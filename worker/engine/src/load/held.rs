@@ -42,6 +42,21 @@ impl WeightDtype {
             (Self::Auto, KvDtype::Bf16) => Held::F32,
         }
     }
+
+    /// The same, but bf16 where some parts are bf16 and others of few bits, which are then rounded
+    /// as the former are: half as large as f32. What loads by [`Self::held`] stays as it is.
+    pub(crate) fn held_mixed(self, kv: KvDtype, parts: &[Option<Encoding>]) -> Held {
+        let is_coarse = |part: Encoding| part == Encoding::Bf16 || part.is_quantised();
+        let held = self.held(kv, parts);
+        match (self, kv, held) {
+            (Self::Auto, KvDtype::Bf16, Held::F32)
+                if parts.iter().all(|part| part.is_some_and(is_coarse)) =>
+            {
+                Held::Bf16
+            }
+            _ => held,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +77,28 @@ mod tests {
         check(&[Encoding::Bf16, Encoding::F32], Held::F32);
         check(&[Encoding::Q4_0, Encoding::Bf16], Held::F32);
         assert_eq!(WeightDtype::Auto.held(KvDtype::Bf16, &[None]), Held::F32);
+    }
+
+    #[test]
+    fn few_bits_beside_bf16_may_be_held_as_bf16() {
+        let check = |weights: WeightDtype, parts: &[Encoding], want| {
+            let parts: Vec<_> = parts.iter().copied().map(Some).collect();
+            assert_eq!(weights.held_mixed(KvDtype::Bf16, &parts), want, "{parts:?}");
+            assert_eq!(
+                weights.held_mixed(KvDtype::F32, &parts),
+                weights.held(KvDtype::F32, &parts)
+            );
+        };
+        let mixed = [Encoding::Q4K, Encoding::Bf16];
+        check(WeightDtype::Auto, &mixed, Held::Bf16);
+        check(WeightDtype::Int8, &mixed, Held::Int8);
+        check(WeightDtype::F32, &mixed, Held::F32);
+        check(WeightDtype::Auto, &[Encoding::Q4K, Encoding::Q8_0], Held::Int8);
+        check(WeightDtype::Auto, &[Encoding::Bf16], Held::Bf16);
+        for exact in [Encoding::F16, Encoding::F32] {
+            check(WeightDtype::Auto, &[Encoding::Q4K, exact], Held::F32);
+        }
+        let missing = [Some(Encoding::Bf16), None];
+        assert_eq!(WeightDtype::Auto.held_mixed(KvDtype::Bf16, &missing), Held::F32);
     }
 }

@@ -12,6 +12,7 @@ mod checkpoint;
 mod decoder;
 mod encoding;
 mod fingerprint;
+mod folded;
 mod gguf;
 mod held;
 mod hf;

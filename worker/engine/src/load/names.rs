@@ -1,6 +1,19 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+mod gguf_hybrids;
+mod hybrids;
+mod recurrent;
+
 use std::collections::BTreeSet;
+
+pub(crate) use self::gguf_hybrids::{
+    GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
+};
+pub(crate) use self::hybrids::{
+    HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_NEMOTRON_H, HF_OLMO_HYBRID, HF_QWEN3_NEXT,
+    HF_QWEN35,
+};
+pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
 #[derive(Debug)]
@@ -20,6 +33,9 @@ pub(crate) struct Names {
     /// With its suffix, if it has one.
     pub(crate) sinks: &'static str,
     pub(crate) out: &'static str,
+    /// Of what multiplies what attention gives, in families that have it. Where `q` has it, behind
+    /// each head's queries, it is called so once it is apart.
+    pub(crate) out_gate: &'static str,
     /// Of a norm behind it, in families that have one.
     pub(crate) attn_post_norm: &'static str,
     pub(crate) ffn_norm: &'static str,
@@ -32,6 +48,7 @@ pub(crate) struct Names {
     pub(crate) ffn_post_norm: &'static str,
     pub(crate) experts: ExpertNames,
     pub(crate) latent: LatentNames,
+    pub(crate) recurrent: RecurrentNames,
 }
 
 /// Names of what makes queries, keys and values of a few numbers.
@@ -66,6 +83,8 @@ pub(crate) struct ExpertNames {
     pub(crate) downs: &'static str,
     pub(crate) shared_gate: &'static str,
     pub(crate) shared_up: &'static str,
+    /// Both in one, where there is no `shared_gate`.
+    pub(crate) shared_gate_up: &'static str,
     pub(crate) shared_down: &'static str,
     /// Of one row, by which the shared part is multiplied.
     pub(crate) shared_by: &'static str,
@@ -95,6 +114,7 @@ pub(crate) const HF: Names = Names {
     k_norm: "self_attn.k_norm",
     sinks: "self_attn.sinks",
     out: "self_attn.o_proj",
+    out_gate: "",
     attn_post_norm: "",
     ffn_norm: "post_attention_layernorm",
     gate: "mlp.gate_proj",
@@ -113,6 +133,7 @@ pub(crate) const HF: Names = Names {
         k: "",
         v: "",
     },
+    recurrent: RecurrentNames::NONE,
 };
 
 const HF_EXPERTS: ExpertNames = ExpertNames {
@@ -125,6 +146,7 @@ const HF_EXPERTS: ExpertNames = ExpertNames {
     downs: "mlp.experts.down_proj.{}",
     shared_gate: "mlp.shared_expert.gate_proj",
     shared_up: "mlp.shared_expert.up_proj",
+    shared_gate_up: "",
     shared_down: "mlp.shared_expert.down_proj",
     shared_by: "mlp.shared_expert_gate",
 };
@@ -198,10 +220,6 @@ pub(crate) const HF_HUNYUAN: Names = Names {
     },
     ..HF
 };
-
-/// The same where the feed-forward part is what experts would share.
-pub(crate) const HF_SHARED: Names =
-    Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
 
 /// The same in GLM 4.
 pub(crate) const HF_GLM4: Names =
@@ -294,6 +312,7 @@ pub(crate) const GGUF: Names = Names {
     k_norm: "attn_k_norm",
     sinks: "attn_sinks.weight",
     out: "attn_output",
+    out_gate: "",
     attn_post_norm: "post_attention_norm",
     ffn_norm: "ffn_norm",
     gate: "ffn_gate",
@@ -311,6 +330,7 @@ pub(crate) const GGUF: Names = Names {
         downs: "ffn_down_exps.{}",
         shared_gate: "ffn_gate_shexp",
         shared_up: "ffn_up_shexp",
+        shared_gate_up: "",
         shared_down: "ffn_down_shexp",
         shared_by: "ffn_gate_inp_shexp",
     },
@@ -324,6 +344,7 @@ pub(crate) const GGUF: Names = Names {
         k: "attn_k_b",
         v: "attn_v_b",
     },
+    recurrent: RecurrentNames::NONE,
 };
 
 /// llama.cpp, where Falcon's parts have a norm each: the first is the feed-forward part's.

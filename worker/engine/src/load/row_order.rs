@@ -5,9 +5,9 @@
 pub(crate) enum RowOrder {
     /// Of query and key heads.
     Heads(HeadRows),
-    /// Each head has so many rows of its key, and then so many of its value; here keys of all
-    /// heads come first.
-    KeysFirst { heads: usize, key: usize, value: usize },
+    /// Of groups that have so many rows of each of these each, one after the other; here the rows
+    /// of one that all groups have come together.
+    ByGroup { groups: usize, parts: [usize; 4] },
 }
 
 impl RowOrder {
@@ -15,11 +15,38 @@ impl RowOrder {
     pub(super) fn stored(self, row: usize) -> usize {
         match self {
             Self::Heads(heads) => heads.stored(row),
-            Self::KeysFirst { heads, key, value } => match row.checked_sub(heads * key) {
-                None => row / key * (key + value) + row % key,
-                Some(row) => row / value * (key + value) + key + row % value,
-            },
+            Self::ByGroup { groups, parts } => by_group(groups, parts, row),
         }
+    }
+}
+
+fn by_group(groups: usize, parts: [usize; 4], row: usize) -> usize {
+    let of_group: usize = parts.iter().sum();
+    let (mut left, mut before) = (row, 0);
+    for part in parts {
+        if left < groups * part {
+            return left / part * of_group + before + left % part;
+        }
+        left -= groups * part;
+        before += part;
+    }
+    row // which belongs to none
+}
+
+/// Rows of a tensor of which others are used elsewhere: of every so many some, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Picked {
+    /// Rows of the tensor.
+    pub(crate) rows: usize,
+    pub(crate) of_every: usize,
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+impl Picked {
+    /// Where row `row` of those that are picked stands.
+    pub(super) fn stored(self, row: usize) -> usize {
+        row / self.count * self.of_every + self.first + row % self.count
     }
 }
 
@@ -146,9 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_all_heads_come_first() {
-        let order = RowOrder::KeysFirst { heads: 2, key: 3, value: 2 };
+    fn what_all_groups_have_comes_together() {
+        let of = |groups, parts| RowOrder::ByGroup { groups, parts };
         let want = "ka0 ka1 ka2 kb0 kb1 kb2 va0 va1 vb0 vb1";
-        check(order, "ka0 ka1 ka2 va0 va1 kb0 kb1 kb2 vb0 vb1", want);
+        check(of(2, [3, 2, 0, 0]), "ka0 ka1 ka2 va0 va1 kb0 kb1 kb2 vb0 vb1", want);
+        let stored = "qa ka va0 va1 za0 za1 qb kb vb0 vb1 zb0 zb1";
+        let want = "qa qb ka kb va0 va1 vb0 vb1 za0 za1 zb0 zb1";
+        check(of(2, [1, 1, 2, 2]), stored, want);
+        check(of(3, [1, 1, 0, 0]), "ba aa bb ab bc ac x", "ba bb bc aa ab ac x");
+    }
+
+    #[test]
+    fn some_rows_are_picked() {
+        let picked = |first| Picked { rows: 8, of_every: 4, first, count: 2 };
+        let stored = |first| [0, 1, 2, 3].map(|row| picked(first).stored(row));
+        assert_eq!([stored(0), stored(2)], [[0, 1, 4, 5], [2, 3, 6, 7]]);
     }
 }

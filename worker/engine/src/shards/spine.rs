@@ -27,7 +27,8 @@ pub struct Past<'a> {
 /// set that travels.
 ///
 /// # Errors
-/// Tokens outside the vocabulary, what the backend refuses, what the port could not do.
+/// A model with states, tokens outside the vocabulary, what the backend refuses, what the port
+/// could not do.
 pub fn prefill_sharded(
     model: &Model,
     block: Block<'_>,
@@ -35,6 +36,7 @@ pub fn prefill_sharded(
     past: Past<'_>,
     want: Want,
 ) -> Result<Prefilled, EngineError> {
+    model.check_shards()?;
     let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
     let angles = model.angles(block);
     let Past { chunks, port } = past;
@@ -56,7 +58,7 @@ pub fn prefill_sharded(
         if let Some(weighed) = merged.weighed {
             retained[idx] = weighed.settle(&step, port)?;
         }
-        x = step.finish(layer, x, &output)?;
+        x = step.finish(layer, x, output)?;
     }
     for (retained, past) in retained.iter_mut().zip(port.finish()?) {
         retained.add(past);

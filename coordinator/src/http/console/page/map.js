@@ -18,14 +18,17 @@ async function json(path, options) {
   return body;
 }
 
-function options(list, count, label = String) {
-  const chosen = Math.min(list.selectedIndex < 0 ? 0 : list.selectedIndex, count - 1);
+function options(list, count, label = String, first = 0) {
+  const chosen = Math.min(list.selectedIndex < 0 ? first : list.selectedIndex, count - 1);
   list.replaceChildren(...Array.from({ length: count }, (_, idx) => new Option(label(idx), idx)));
   list.selectedIndex = chosen;
 }
 
 /** Why a position is kept; the rules are the policy's. */
 function kind(position, kept) {
+  if (!kept.size) {
+    return 'state';
+  }
   if (!kept.has(position)) {
     return 'dropped';
   }
@@ -75,6 +78,10 @@ function draw() {
     return button;
   }));
   const keys = seen.kept.positions.length + seen.kept.left_out;
+  if (!keys) {
+    at('counts').textContent = 'this layer remembers in a state, which has no keys';
+    return;
+  }
   at('counts').textContent = token === null
     ? `${keys} of ${text.prompt_tokens} tokens kept by this head, under ${text.policy}`
     : look ? `token ${token + 1} looked most at ${look.positions.length} tokens`
@@ -111,7 +118,7 @@ async function changePage() {
   if (!text.layers) {
     throw new Error('nothing of its memory was told: keys in shards have no map yet');
   }
-  options(at('layer'), text.layers);
+  options(at('layer'), text.layers, String, text.first_layer);
   options(at('head'), text.kv_heads);
   options(at('page'), Math.max(1, Math.ceil(text.prompt_tokens / PAGE_TOKENS)),
     idx => String(idx * PAGE_TOKENS));

@@ -64,6 +64,11 @@ struct Context<'a> {
 pub(crate) async fn run(args: BenchExchangeArgs) -> anyhow::Result<()> {
     validate(&args)?;
     let loaded = loading::load(&args.model, args.threads).await?;
+    let recurrent_layers = loaded.model.shape().recurrent_layers;
+    if recurrent_layers > 0 {
+        let bound = "0: keys of a model that has states never stay where they were made";
+        return Err(Refusal::new("recurrent_layers", recurrent_layers, bound).into());
+    }
     let machine = Machine::look();
     let context = Context {
         kv: args.model.kv.as_str(),

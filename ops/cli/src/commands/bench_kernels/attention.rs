@@ -174,7 +174,13 @@ const SELECTION: Selection = Selection {
 fn memory() -> MemorySet {
     let keys = make_keys(KEPT, KvDtype::Bf16);
     let score = noise(KV_HEADS * KEPT).iter().map(|x| x.abs()).collect();
-    MemorySet { keys, score, votes: vec![1.0; KV_HEADS * KEPT].into(), end: KEPT as u32 }
+    MemorySet {
+        keys,
+        score,
+        votes: vec![1.0; KV_HEADS * KEPT].into(),
+        state: Array::default(),
+        end: KEPT as u32,
+    }
 }
 
 /// `count` keys that follow `end`.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_kernels::cpu::peak::{Factors, Path};
 use aqueduct_kernels::{BackendError, Cpu, IsaLevel};
 
-use super::{attention, layer};
+use super::{attention, layer, recurrent};
 
 /// One row to be.
 pub(super) struct Case {
@@ -42,6 +42,7 @@ pub(super) fn all(cpu: &Cpu) -> Vec<Case> {
     cases.extend(layer::rest(cpu));
     cases.extend(attention::over_keys(cpu));
     cases.extend(attention::bookkeeping());
+    cases.extend(recurrent::states(cpu));
     cases
 }
 

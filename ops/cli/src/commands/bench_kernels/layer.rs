@@ -140,6 +140,8 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
     let ones = |count| -> Arc<[f32]> { vec![1.0; count].into() };
     let layer = || {
         Ok(LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: LayerSpec {
                 heads: HEADS,
                 kv_heads: KV_HEADS,

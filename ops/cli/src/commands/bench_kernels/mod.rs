@@ -3,6 +3,7 @@
 mod attention;
 mod case;
 mod layer;
+mod recurrent;
 
 use std::time::{Duration, Instant};
 

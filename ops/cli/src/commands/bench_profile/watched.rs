@@ -8,7 +8,8 @@ use aqueduct_kernels::backend::{Attended, Choice, Qkv, Scope, Selected, Selectio
 use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{
     Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps,
-    LayerWeights, Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
+    LayerWeights, Linear, Matrix, MemorySet, MixerOps, Op, Queries, Recurred, Recurrent, Rows,
+    Selection,
 };
 
 /// What time goes to.
@@ -180,6 +181,34 @@ impl LayerOps for Watched {
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         self.timed(Part::Head, |cpu| cpu.norm(x, weight, eps))
+    }
+}
+
+impl MixerOps for Watched {
+    fn mix(&self, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
+        self.timed(Part::Project, |cpu| cpu.mix(layer, x))
+    }
+
+    fn recur(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        state: Array<f32>,
+    ) -> Result<Recurred, BackendError> {
+        self.timed(Part::Attend, |cpu| cpu.recur(recurrent, columns, state))
+    }
+
+    fn recur_each(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        states: Vec<Array<f32>>,
+    ) -> Vec<Result<Recurred, BackendError>> {
+        self.timed(Part::Attend, |cpu| cpu.recur_each(recurrent, columns, states))
+    }
+
+    fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {
+        self.timed(Part::Finish, |cpu| cpu.gate(layer, x, attention))
     }
 }
 

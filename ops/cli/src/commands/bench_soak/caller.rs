@@ -28,6 +28,8 @@ pub(super) struct Caller {
     pub(super) book: Arc<[TokenId]>,
     /// The longest.
     pub(super) prompt_tokens: u32,
+    /// Whether the model has layers that remember in states, whose keys never stay.
+    pub(super) has_states: bool,
 }
 
 /// What became of requests.
@@ -141,6 +143,10 @@ impl Caller {
         let length = f64::from(self.prompt_tokens).powf(draws.unit()) as usize;
         let start = draws.below(self.book.len());
         let prompt = self.book.iter().copied().cycle().skip(start).take(length.max(1));
+        let exchanges: &[Exchange] = match self.has_states {
+            true => &[Exchange::Auto, Exchange::Move],
+            false => &[Exchange::Auto, Exchange::Move, Exchange::Stay],
+        };
         let deadline = match patience {
             Patience::Deadline => Duration::from_millis(draws.below(50) as u64 + 1),
             Patience::Whole | Patience::Events(_) => STUCK,
@@ -151,7 +157,7 @@ impl Caller {
             seed: Some(draws.below(1000) as u64),
             policy: Some(policy),
             chunk_tokens: Some([64, 256, 1024][draws.below(3)]),
-            exchange: Some([Exchange::Auto, Exchange::Move, Exchange::Stay][draws.below(3)]),
+            exchange: Some(exchanges[draws.below(exchanges.len())]),
             stop: if draws.below(3) == 0 { vec!["e".into()] } else { Vec::new() },
             choices: Some(1 + draws.below(3) as u32),
             deadline,

@@ -77,6 +77,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         http: front.http().context("an address of HTTP")?,
         book: book.into(),
         prompt_tokens: args.prompt_tokens,
+        has_states: loaded.model.shape().recurrent_layers > 0,
     };
     let started = Instant::now();
     let whole = Duration::from_secs(args.seconds);

@@ -108,7 +108,8 @@ impl Bench {
             let positive: Vec<f32> = noise(count).into_iter().map(f32::abs).collect();
             self.cuda.here(&Array::from(positive))
         };
-        Ok(MemorySet { keys: self.keys(0..end)?, score: tally()?, votes: tally()?, end })
+        let (keys, score, votes) = (self.keys(0..end)?, tally()?, tally()?);
+        Ok(MemorySet { keys, score, votes, state: Array::default(), end })
     }
 
     /// A layer of its own.
@@ -119,6 +120,8 @@ impl Bench {
             |idx: usize| self.cuda.noise_linear(maps[idx].0, maps[idx].1, 4 * seed + idx as u64);
         let norm: Arc<[f32]> = vec![1.0; width].into();
         Ok(LayerWeights {
+            gate: None,
+            recurrent: None,
             spec: LayerSpec {
                 heads,
                 kv_heads,

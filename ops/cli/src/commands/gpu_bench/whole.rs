@@ -99,6 +99,8 @@ fn counts(shape: &Shape) -> ModelShape {
         head_dim: shape.head_dim as u32,
         ffn: shape.ffn as u32,
         max_positions: 0,
+        recurrent_layers: 0,
+        state_bytes: 0,
     }
 }
 

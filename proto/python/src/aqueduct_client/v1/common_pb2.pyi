@@ -139,7 +139,7 @@ class RetainedMass(_message.Message):
     def __init__(self, kept: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ModelShape(_message.Message):
-    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions")
+    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions", "recurrent_layers", "state_bytes")
     VOCAB_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +148,8 @@ class ModelShape(_message.Message):
     HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
     FFN_FIELD_NUMBER: _ClassVar[int]
     MAX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    RECURRENT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     vocab: int
     layers: int
     width: int
@@ -156,7 +158,9 @@ class ModelShape(_message.Message):
     head_dim: int
     ffn: int
     max_positions: int
-    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ...) -> None: ...
+    recurrent_layers: int
+    state_bytes: int
+    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ..., recurrent_layers: _Optional[int] = ..., state_bytes: _Optional[int] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes", "asked", "fetched", "spared_bytes")

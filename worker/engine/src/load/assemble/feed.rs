@@ -13,7 +13,7 @@ use crate::load::held::Held;
 struct PartNames<'n> {
     gate: &'n str,
     up: &'n str,
-    /// Both in one.
+    /// Both in one; where there is no gate, what `up` may be called besides.
     gate_up: &'n str,
     down: &'n str,
     /// Where there is no `down`.
@@ -26,6 +26,9 @@ impl Assembler<'_, '_> {
     /// The feed-forward part of layer `idx`.
     pub(super) fn feed(&mut self, prefix: &str, idx: usize) -> Result<FeedForward, LoadError> {
         let (decoder, names) = (&self.sources.decoder, self.sources.names);
+        if !decoder.has_feed(idx) {
+            return Ok(FeedForward::Nothing);
+        }
         if let Some(experts) = decoder.experts.as_ref().filter(|experts| experts.layers[idx]) {
             return Ok(FeedForward::Experts(Box::new(self.experts(prefix, experts)?)));
         }
@@ -52,7 +55,7 @@ impl Assembler<'_, '_> {
         let width = decoder.shape.width as usize;
         let gate_up = match decoder.is_gated() {
             true => self.parts(prefix, &[(names.gate, ffn), (names.up, ffn)], names.gate_up),
-            false => vec![(names.up, ffn)],
+            false => self.parts(prefix, &[(names.up, ffn)], names.gate_up),
         };
         let down = self.parts(prefix, &[(names.down, width)], names.other_down);
         let norm = names.norm;
@@ -78,7 +81,7 @@ impl Assembler<'_, '_> {
             let part = PartNames {
                 gate: names.shared_gate,
                 up: names.shared_up,
-                gate_up: "",
+                gate_up: names.shared_gate_up,
                 down: names.shared_down,
                 other_down: names.shared_down,
                 norm: None,

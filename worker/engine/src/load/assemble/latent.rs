@@ -40,7 +40,7 @@ impl Sources<'_> {
             (self.names.q, RowOrder::Heads(queries)),
             (names.q, RowOrder::Heads(queries)),
             (names.kv_few, RowOrder::Heads(shared)),
-            (names.kv, RowOrder::KeysFirst { heads, key, value }),
+            (names.kv, RowOrder::ByGroup { groups: heads, parts: [key, value, 0, 0] }),
         ] {
             let name = format!("{}.{layer}.{name}.weight", self.names.layer);
             if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {

@@ -1,5 +1,7 @@
 //! A model's description and its tensors, put together.
 
+use super::mixer::take_gates_apart;
+use super::recurrent::lay_recurrents;
 use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, HeadRows, RowOrder};
 use crate::load::decoder::{Decoder, HeadOrder, QkNorm};
@@ -13,8 +15,8 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Tells where the rows of query and key heads stand, if they do not stand as they are used,
-    /// and where the matrices of experts do, if one tensor has them all.
+    /// Tells where the rows of heads stand, if they do not stand as they are used, and where the
+    /// matrices of experts do, if one tensor has them all.
     ///
     /// # Errors
     /// A tensor that has another number of them.
@@ -23,7 +25,9 @@ impl<'a> Sources<'a> {
         mut checkpoint: Checkpoint<'a>,
         names: &'static Names,
     ) -> Result<Self, LoadError> {
+        take_gates_apart(&decoder, &mut checkpoint, names);
         order_heads(&decoder, &mut checkpoint, names);
+        lay_recurrents(&decoder, &mut checkpoint, names);
         if let Some(experts) = &decoder.experts {
             let layers = (0..decoder.shape.layers).zip(&experts.layers);
             for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
@@ -82,8 +86,9 @@ fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names
         (names.q_norm, q_normed),
         (names.k_norm, k_normed),
     ];
-    for (layer, (name, heads)) in (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
-    {
+    // Other layers may call something else by these names.
+    let layers = (0..shape.layers).filter(|&layer| !decoder.is_recurrent(layer as usize));
+    for (layer, (name, heads)) in layers.flat_map(|layer| heads_of.map(|of| (layer, of))) {
         let order = RowOrder::Heads(HeadRows {
             first: 0,
             rows: heads as usize * shape.head_dim as usize,

@@ -80,6 +80,8 @@ mod tests {
             head_dim: 8,
             ffn: 48,
             max_positions: 64,
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         config.activations(&Keys { gguf: &gguf, architecture }, &shape)
     }

@@ -74,6 +74,18 @@ pub(crate) enum Architecture {
     /// The same of Qwen3-VL.
     Qwen3Vl,
     Qwen3VlMoe,
+    Qwen3Next,
+    /// Qwen 3.6 too.
+    Qwen35,
+    Qwen35Moe,
+    Lfm2,
+    Lfm2Moe,
+    /// Granite 4 with layers that remember in a state.
+    GraniteHybrid,
+    /// Nemotron Nano 2 too.
+    NemotronH,
+    /// Nemotron 3 Nano.
+    NemotronHMoe,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
@@ -82,10 +94,11 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
      GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
-     dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe";
+     dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
+     qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 49] = [
+    pub(super) const ALL: [Self; 57] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -135,6 +148,14 @@ impl Architecture {
         Self::Qwen2Vl,
         Self::Qwen3Vl,
         Self::Qwen3VlMoe,
+        Self::Qwen3Next,
+        Self::Qwen35,
+        Self::Qwen35Moe,
+        Self::Lfm2,
+        Self::Lfm2Moe,
+        Self::GraniteHybrid,
+        Self::NemotronH,
+        Self::NemotronHMoe,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -190,6 +211,14 @@ impl Architecture {
             Self::Qwen2Vl => ("qwen2vl", Family::Qwen2, false),
             Self::Qwen3Vl => ("qwen3vl", Family::Qwen3, false),
             Self::Qwen3VlMoe => ("qwen3vlmoe", Family::Qwen3Moe, false),
+            Self::Qwen3Next => ("qwen3next", Family::Qwen3Next, false),
+            Self::Qwen35 => ("qwen35", Family::Qwen35, false),
+            Self::Qwen35Moe => ("qwen35moe", Family::Qwen35Moe, false),
+            Self::Lfm2 => ("lfm2", Family::Lfm2, false),
+            Self::Lfm2Moe => ("lfm2moe", Family::Lfm2Moe, false),
+            Self::GraniteHybrid => ("granitehybrid", Family::Granite4, true),
+            Self::NemotronH => ("nemotron_h", Family::NemotronH, true),
+            Self::NemotronHMoe => ("nemotron_h_moe", Family::NemotronH, true),
         }
     }
 
@@ -202,6 +231,12 @@ impl Architecture {
     pub(crate) fn names(self) -> &'static Names {
         match self {
             Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
+            Self::Qwen3Next => &names::GGUF_QWEN3_NEXT,
+            Self::Qwen35 | Self::Qwen35Moe => &names::GGUF_QWEN35,
+            Self::Lfm2 | Self::Lfm2Moe => &names::GGUF_LFM2,
+            Self::GraniteHybrid | Self::NemotronH | Self::NemotronHMoe => {
+                &names::GGUF_GRANITE_HYBRID
+            }
             _ => &names::GGUF,
         }
     }

@@ -5,13 +5,10 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 
 use super::architecture::ARCHITECTURES;
 pub(super) use super::architecture::Architecture;
-use super::rope;
+use super::{nemotron_h, recurrent, rope};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
-
-/// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
-const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
 /// What is multiplied by the logarithm of yarn's factor for attention's dot products.
 pub(super) const YARN_LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
@@ -42,14 +39,14 @@ impl<'g, 'a> Keys<'g, 'a> {
         self.gguf.field(&format!("{}.{key}", self.architecture.name()))
     }
 
-    fn u32(&self, key: &str) -> Result<u32, GgufError> {
+    pub(super) fn u32(&self, key: &str) -> Result<u32, GgufError> {
         self.required(key)?.same_u32()
     }
 }
 
-/// Which tensors there are.
-fn biases(checkpoint: &Checkpoint<'_>) -> Biases {
-    let has = |name: &str| checkpoint.tensors.contains_key(&format!("blk.0.{name}.bias"));
+/// Which tensors a layer has that is attention.
+fn biases(checkpoint: &Checkpoint<'_>, layer: usize) -> Biases {
+    let has = |name: &str| checkpoint.tensors.contains_key(&format!("blk.{layer}.{name}.bias"));
     Biases {
         qkv: has("attn_q") || has("attn_qkv"),
         out: has("attn_output"),
@@ -78,27 +75,20 @@ impl Config<'_, '_> {
         self.refuse_variants(&keys, checkpoint)?;
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let mut shape = self.shape(&keys, checkpoint)?;
+        let recurrent = self.recurrents(&keys, (&mut shape, checkpoint))?;
+        let folded = self.counted(&keys, &mut shape)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
-        let is_gemma3 = architecture == Architecture::Gemma3;
-        if is_gemma3 {
-            // What files without it leave out besides, nobody can tell.
-            keys.required("rope.freq_base").map_err(|err| self.malformed(err))?;
-        }
-        let window_rope = match architecture {
-            Architecture::Gemma3 => {
-                Some(rope::window_rope(self, &keys, rotary_dim, Some(GEMMA3_WINDOW_THETA))?)
-            }
-            Architecture::Olmo2 => Some(rope::window_rope(self, &keys, rotary_dim, None)?),
-            _ => None,
-        };
+        let window_rope = rope::window_rope(self, &keys, rotary_dim)?;
         // These files tell the positions that scaling has made.
-        if !is_gemma3 && architecture != Architecture::GptOss {
+        if !matches!(architecture, Architecture::Gemma3 | Architecture::GptOss) {
             shape.max_positions = positions;
         }
         let windows = self.windows(architecture, &keys, &shape)?;
+        let windows = recurrent::of_attention(windows, recurrent.as_ref());
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let rotates = self.rotates(architecture, &keys, &windows)?;
+        self.refuse_part_of_halves(&keys, (&rotates, rotary_dim, shape.head_dim))?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let family = architecture.family();
         let experts = self.experts(architecture, &keys, (&shape, checkpoint))?;
@@ -121,7 +111,13 @@ impl Config<'_, '_> {
             },
             scales,
             windows,
-            biases: biases(checkpoint),
+            biases: match &folded {
+                Some(_) => nemotron_h::biases(checkpoint),
+                None => biases(checkpoint, recurrent::first_attention(recurrent.as_ref())),
+            },
+            recurrent,
+            folded,
+            gate: architecture.gate(),
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
             latent: self.latents(&keys, (&shape, rotary_dim))?,
@@ -138,7 +134,7 @@ impl Config<'_, '_> {
         decoder.checked().map_err(refused)
     }
 
-    fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {
+    pub(super) fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {
         let key = match keys.architecture.family().layer_norms() {
             Some(_) => "attention.layer_norm_epsilon",
             None => "attention.layer_norm_rms_epsilon",
@@ -181,6 +177,10 @@ impl Config<'_, '_> {
         if let Some(most) = most.filter(|&most| most != 0.0) {
             return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
         }
+        // Of what makes vectors of texts, and no tokens.
+        if checkpoint.has_some("dense_2.") {
+            return refused(Refusal::new("tensor", "dense_2.weight", "absent"));
+        }
         let normed = "blk.0.attn_q_norm.weight";
         let is_normed = checkpoint.tensors.contains_key(normed);
         match keys.architecture.family().layer_norms() {
@@ -204,6 +204,9 @@ impl Config<'_, '_> {
 
     /// How many of a head's elements are rotated.
     fn rotary_dim(&self, keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, LoadError> {
+        if keys.architecture.numbers_parts() {
+            return Ok(shape.head_dim); // whatever a file says of what does not rotate
+        }
         let given = keys.get("rope.dimension_count", Field::u32);
         let rotary_dim = given.map_err(|err| self.malformed(err))?.unwrap_or(shape.head_dim);
         if (2..=shape.head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2) {
@@ -219,6 +222,7 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         checkpoint: &Checkpoint<'_>,
     ) -> Result<ModelShape, LoadError> {
+        let layers = self.folded(keys)?.map(|folded| folded.layers.len() as u32);
         let shape = || -> Result<ModelShape, GgufError> {
             let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
             let is_latent = keys.architecture.family().is_latent();
@@ -226,19 +230,33 @@ impl Config<'_, '_> {
             let expanded = keys.get("attention.key_length_mla", Field::u32)?;
             let head_dim = keys.get("attention.key_length", Field::u32)?;
             let head_dim = expanded.filter(|_| is_latent).or(head_dim);
-            let kv_heads = keys.get("attention.head_count_kv", Field::same_u32)?;
-            let kv_heads = kv_heads.filter(|_| !is_latent);
+            let kv_heads = recurrent::kv_heads(keys)?.filter(|_| !is_latent);
             // The last ones may predict more tokens at once, and belong to no layer.
             let predicting = keys.get("nextn_predict_layers", Field::u32)?.unwrap_or(0);
             Ok(ModelShape {
                 vocab: 0,
-                layers: keys.u32("block_count")?.saturating_sub(predicting),
+                layers: match layers {
+                    Some(layers) => layers,
+                    None => keys.u32("block_count")?.saturating_sub(predicting),
+                },
                 width,
                 heads,
                 kv_heads: kv_heads.unwrap_or(heads),
                 head_dim: head_dim.unwrap_or_else(|| width.checked_div(heads).unwrap_or(0)),
-                ffn: keys.u32("feed_forward_length")?,
+                ffn: match keys.get(nemotron_h::FEEDS, Field::same_u32) {
+                    _ if layers.is_some() => {
+                        let mut all = keys.required(nemotron_h::FEEDS)?.u32s()?.into_iter();
+                        all.find(|&width| width > 0).unwrap_or(1)
+                    }
+                    // All its layers have experts, and its files say nothing of any other.
+                    Ok(None) if keys.architecture == Architecture::Qwen35Moe => {
+                        keys.u32("expert_feed_forward_length")?
+                    }
+                    _ => keys.u32(nemotron_h::FEEDS)?,
+                },
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
+                recurrent_layers: 0,
+                state_bytes: 0,
             })
         };
         let positions = keys.get("context_length", Field::u32);

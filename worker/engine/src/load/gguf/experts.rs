@@ -21,7 +21,8 @@ const BIAS: &str = "exp_probs_b";
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
      exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
-     dots1, hunyuan-moe and qwen3vlmoe";
+     dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe, granitehybrid and \
+     nemotron_h_moe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -50,6 +51,11 @@ impl Config<'_, '_> {
                 | Architecture::Dots1
                 | Architecture::HunYuanMoe
                 | Architecture::Qwen3VlMoe
+                | Architecture::Qwen3Next
+                | Architecture::Qwen35Moe
+                | Architecture::Lfm2Moe
+                | Architecture::GraniteHybrid
+                | Architecture::NemotronHMoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -65,7 +71,7 @@ impl Config<'_, '_> {
         let most = if architecture == Architecture::GptOss { SOFTMAX_OF_CHOSEN } else { SIGMOID };
         Refusal::unless_within("expert_gating_func", gating.unwrap_or(0), 0, most)
             .map_err(refused)?;
-        experts.checked().map(Some).map_err(refused)
+        self.as_nemotron_h(keys, experts)?.checked().map(Some).map_err(refused)
     }
 
     fn read_experts(
@@ -82,19 +88,22 @@ impl Config<'_, '_> {
         let chosen = number("expert_used_count")?.unwrap_or(0);
         let is_biased = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
         let as_deepseek = architecture.is_deepseek() || architecture == Architecture::Dots1;
+        let is_lfm = architecture == Architecture::Lfm2Moe;
+        let as_qwen2 = is_as_qwen2(architecture);
         let given_ffn = number("expert_feed_forward_length")?.filter(|&ffn| ffn > 0);
         let ffn = match architecture {
-            Architecture::Qwen2Moe
-            | Architecture::Qwen3Moe
-            | Architecture::Qwen3VlMoe
-            | Architecture::Glm4Moe => given_ffn.unwrap_or(shape.ffn / chosen.max(1)),
             Architecture::Llama | Architecture::GraniteMoe | Architecture::Olmoe => shape.ffn,
-            _ => given_ffn.unwrap_or(shape.ffn),
+            Architecture::GraniteHybrid => shape.ffn,
+            _ => given_ffn.unwrap_or(match has_parts(architecture) {
+                true => shape.ffn / chosen.max(1),
+                false => shape.ffn,
+            }),
         };
         let shared = number("expert_shared_feed_forward_length")?.filter(|&shared| shared > 0);
         let shared_ffn = match architecture {
-            Architecture::Qwen2Moe | Architecture::HunYuanMoe => Some(shared.unwrap_or(shape.ffn)),
-            Architecture::GraniteMoe => shared,
+            _ if as_qwen2 => Some(shared.unwrap_or(shape.ffn)),
+            Architecture::HunYuanMoe => Some(shared.unwrap_or(shape.ffn)),
+            Architecture::GraniteMoe | Architecture::GraniteHybrid => shared,
             _ if is_biased || as_deepseek => {
                 let count = number("expert_shared_count")?.unwrap_or(1);
                 Some(count.saturating_mul(ffn)).filter(|&shared| shared > 0)
@@ -109,7 +118,7 @@ impl Config<'_, '_> {
         let dense = number("leading_dense_block_count")?.unwrap_or(0) as usize;
         let step = number("interleave_moe_layer_step")?.unwrap_or(1).max(1) as usize;
         let has = |idx: usize| match architecture {
-            _ if is_biased || as_deepseek => idx >= dense,
+            _ if is_biased || as_deepseek || is_lfm => idx >= dense,
             Architecture::Ernie45Moe => idx >= dense && (idx + 1).is_multiple_of(step),
             _ => true,
         };
@@ -118,11 +127,11 @@ impl Config<'_, '_> {
             chosen,
             ffn,
             shared_ffn,
-            shared_gate: architecture == Architecture::Qwen2Moe,
+            shared_gate: as_qwen2,
             scoring: if sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
             bias: match architecture {
                 Architecture::Ernie45Moe => checkpoint.has_some(BIAS),
-                _ if as_deepseek => checkpoint.has_some(BIAS),
+                _ if as_deepseek || is_lfm => checkpoint.has_some(BIAS),
                 _ => is_biased || architecture == Architecture::MiniMaxM2,
             },
             normalises: match architecture {
@@ -131,17 +140,32 @@ impl Config<'_, '_> {
                 _ if is_biased => normalises.unwrap_or(true),
                 _ => true,
             },
-            scale: scale.filter(|_| is_biased || as_deepseek).unwrap_or(1.0),
+            scale: scale.filter(|_| is_biased || as_deepseek || is_lfm).unwrap_or(1.0),
             layers: (0..shape.layers as usize).map(has).collect(),
         }))
     }
+}
+
+/// What all tokens go through has a gate, and a size that files say.
+fn is_as_qwen2(architecture: Architecture) -> bool {
+    matches!(
+        architecture,
+        Architecture::Qwen2Moe | Architecture::Qwen3Next | Architecture::Qwen35Moe
+    )
+}
+
+/// Those that a token goes through are together as large as a dense one, unless files say another
+/// size.
+fn has_parts(architecture: Architecture) -> bool {
+    let others = [Architecture::Qwen3Moe, Architecture::Qwen3VlMoe, Architecture::Glm4Moe];
+    is_as_qwen2(architecture) || others.contains(&architecture)
 }
 
 /// Whether scores are the sigmoid of logits.
 fn is_sigmoid(architecture: Architecture, said: Option<u32>, shape: &ModelShape) -> bool {
     match (architecture, said) {
         (Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::MiniMaxM2, said)
-        | (Architecture::Dots1, said) => said != Some(SOFTMAX),
+        | (Architecture::Dots1 | Architecture::Lfm2Moe, said) => said != Some(SOFTMAX),
         // The first files do not say it: those of V2, and of GLM 4.7 Flash, which llama.cpp tells
         // by these.
         (Architecture::DeepSeek2, None | Some(0)) => {
@@ -177,6 +201,8 @@ mod tests {
         head_dim: 8,
         ffn: 96,
         max_positions: 64,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]
@@ -216,11 +242,43 @@ mod tests {
         let dots = ManyExperts { scoring: Scoring::Sigmoid, ..want.clone() };
         assert_eq!(of(Architecture::Dots1, deepseek), dots);
         let layers = vec![true; 3];
-        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want };
+        let hunyuan = ManyExperts { normalises: true, scale: 1.0, layers, ..want.clone() };
         let shared = |file: Writer, name: &str| {
             file.u32(&format!("{name}.expert_shared_feed_forward_length"), 96)
         };
         assert_eq!(of(Architecture::HunYuanMoe, shared), hunyuan);
         assert_eq!(of(Architecture::HunYuanMoe, |file, _| file), hunyuan);
+        let qwen = ManyExperts { shared_gate: true, ..hunyuan.clone() };
+        assert_eq!(of(Architecture::Qwen3Next, shared), qwen);
+        assert_eq!(of(Architecture::Qwen35Moe, shared), qwen);
+        let granite = ManyExperts { ffn: 96, ..hunyuan.clone() };
+        assert_eq!(of(Architecture::GraniteHybrid, shared), granite);
+        let alone = ManyExperts { shared_ffn: None, ..granite };
+        assert_eq!(of(Architecture::GraniteHybrid, |file, _| file), alone);
+        let lfm2 = ManyExperts {
+            shared_ffn: None,
+            scoring: Scoring::Sigmoid,
+            layers: want.layers,
+            ..hunyuan
+        };
+        let leading =
+            |file: Writer, name: &str| file.u32(&format!("{name}.leading_dense_block_count"), 1);
+        assert_eq!(of(Architecture::Lfm2Moe, leading), lfm2);
+        let parts = |file: Writer, name: &str| {
+            file.u32(&format!("{name}.block_count"), 4)
+                .i32s(&format!("{name}.attention.head_count_kv"), &[0, 0, 4, 0])
+                .i32s(&format!("{name}.feed_forward_length"), &[0, 48, 0, 0])
+                .u32(&format!("{name}.expert_shared_feed_forward_length"), 40)
+                .f32(&format!("{name}.expert_weights_scale"), 2.5)
+        };
+        let nemotron = ManyExperts {
+            shared_ffn: Some(40),
+            bias: true,
+            normalises: false,
+            scale: 2.5,
+            layers: vec![true, false, false],
+            ..lfm2
+        };
+        assert_eq!(of(Architecture::NemotronHMoe, parts), nemotron);
     }
 }

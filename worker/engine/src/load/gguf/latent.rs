@@ -130,6 +130,8 @@ mod tests {
         head_dim: 24,
         ffn: 48,
         max_positions: 64,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     /// What `read` makes of a file.

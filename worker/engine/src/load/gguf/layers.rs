@@ -44,14 +44,20 @@ impl Config<'_, '_> {
                 OLMO3_FULL_LAYER_INTERVAL
             }
             Architecture::Cohere2 => OLMO3_FULL_LAYER_INTERVAL,
-            // Qwen's configurations, and dots.llm1's, name a window that none of their models uses.
+            // Qwen's configurations, dots.llm1's and Nemotron-H's name a window that none of their
+            // models uses.
             Architecture::Qwen2
             | Architecture::Qwen3
             | Architecture::Qwen2Moe
             | Architecture::Qwen2Vl
             | Architecture::Qwen3Vl
             | Architecture::Qwen3VlMoe
+            | Architecture::Qwen3Next
+            | Architecture::Qwen35
+            | Architecture::Qwen35Moe
             | Architecture::Dots1
+            | Architecture::NemotronH
+            | Architecture::NemotronHMoe
             | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
             _ => return Ok(vec![window; shape.layers as usize]),
         };
@@ -95,12 +101,13 @@ impl Config<'_, '_> {
         windows: &[Option<u32>],
     ) -> Result<Vec<bool>, LoadError> {
         Ok(match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {
+            Architecture::Granite | Architecture::GraniteMoe | Architecture::GraniteHybrid => {
                 // Its switch, whatever the key is called.
                 let switch = keys.get("rope.scaling.finetuned", Field::bool);
                 let switch = switch.map_err(|err| self.malformed(err))?;
                 vec![switch.unwrap_or(true); windows.len()]
             }
+            Architecture::NemotronH | Architecture::NemotronHMoe => vec![false; windows.len()],
             // No key says it.
             Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, windows.len() as u32),
             // Layers that see all positions do not, if there are any with a window.

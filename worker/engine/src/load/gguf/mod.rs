@@ -6,15 +6,17 @@ mod config;
 mod experts;
 mod latent;
 mod layers;
+mod nemotron_h;
 mod parts;
+mod recurrent;
 mod rope;
 mod scales;
 mod tensors;
 
 use std::path::PathBuf;
 
+use self::architecture::Architecture;
 use super::assemble::{Sources, assemble};
-use super::decoder::Family;
 use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
 use crate::model::Model;
@@ -29,10 +31,14 @@ pub(crate) fn load(
     let parts = files.parse()?;
     let config = config::Config { path: parts[0].path, gguf: &parts[0].gguf };
     let architecture = config.architecture()?;
-    let checkpoint = tensors::checkpoint(&parts)?;
+    let mut checkpoint = tensors::checkpoint(&parts)?;
+    config.number_layers(architecture, &mut checkpoint)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
-    let names = match decoder.family {
-        Family::Falcon if decoder.two_norms => &names::GGUF_FALCON_TWO,
+    let names = match architecture {
+        Architecture::Falcon if decoder.two_norms => &names::GGUF_FALCON_TWO,
+        Architecture::Qwen3Next if checkpoint.has_some(".ssm_in.weight") => {
+            &names::GGUF_FIRST_QWEN3_NEXT
+        }
         _ => architecture.names(),
     };
     assemble(&Sources::new(decoder, checkpoint, names)?, options, report)

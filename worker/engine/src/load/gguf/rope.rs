@@ -15,6 +15,8 @@ const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
 /// Where a file does not say.
 const THETA: f64 = 10_000.0;
+/// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
+const GEMMA3_WINDOW_THETA: f64 = 1e4;
 /// By how much queries grow with their position.
 pub(super) const GROWTH: &str = "attention.temperature_scale";
 /// By how much Mistral 4's queries grow: no converter says it, and every model has it.
@@ -92,18 +94,27 @@ fn attention_factor(
     Ok(if is_all { given } else { inferred * given })
 }
 
-/// The rotation of layers that have a window, where it is not stretched (Gemma 3, OLMo 3), by
-/// `theta` if the file says nothing of these layers; `None` is as by that of the others.
+/// The rotation of layers that have a window, where it is not stretched (Gemma 3, OLMo 3); `None`
+/// where it is that of the others.
 pub(super) fn window_rope(
     config: &Config<'_, '_>,
     keys: &Keys<'_, '_>,
     rotary_dim: u32,
-    theta: Option<f64>,
-) -> Result<Rope, LoadError> {
+) -> Result<Option<Rope>, LoadError> {
+    let theta = match keys.architecture {
+        Architecture::Gemma3 => {
+            // What files without it leave out besides, nobody can tell.
+            keys.required("rope.freq_base").map_err(|err| config.malformed(err))?;
+            Some(GEMMA3_WINDOW_THETA)
+        }
+        Architecture::Olmo2 => None, // as the others
+        _ => return Ok(None),
+    };
     let get = |key| keys.get(key, Field::f64).map_err(|err| config.malformed(err));
     let (own, others) = (get("rope.freq_base_swa")?, get("rope.freq_base")?);
     let theta = own.or(theta).or(others).unwrap_or(THETA);
     Rope::scaled(theta, rotary_dim as usize, &Scaling::None)
+        .map(Some)
         .map_err(|refusal| LoadError::refused(config.path, refusal))
 }
 
@@ -204,6 +215,8 @@ mod tests {
         head_dim: 8,
         ffn: 48,
         max_positions: 65_536,
+        recurrent_layers: 0,
+        state_bytes: 0,
     };
 
     #[test]

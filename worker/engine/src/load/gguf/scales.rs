@@ -54,7 +54,7 @@ impl Config<'_, '_> {
     ) -> Result<Scales, LoadError> {
         let mut usual = Scales::usual(shape.head_dim);
         match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {}
+            Architecture::Granite | Architecture::GraniteMoe | Architecture::GraniteHybrid => {}
             // Its first files do not say what its later ones do.
             Architecture::MiniCpm => usual = latent::minicpm_scales(shape),
             // The largest have fewer elements in a head than their widths would give them.
@@ -108,6 +108,8 @@ mod tests {
             head_dim: 128,
             ffn: 48,
             max_positions: 64,
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
             let bytes = file.finish();

@@ -11,6 +11,8 @@ use crate::load::encoding::Encoding;
 
 /// A matrix of one row, which files have as a vector.
 const ONE_ROW: &str = ".ffn_gate_inp_shexp.weight";
+/// What is added to steps, as Ollama's converter calls it; llama.cpp's has `.bias` behind it.
+const OLLAMA_SHIFT: &str = ".ssm_dt";
 
 /// All tensors of all parts.
 pub(super) fn checkpoint<'a>(parts: &[Part<'a>]) -> Result<Checkpoint<'a>, LoadError> {
@@ -23,7 +25,21 @@ pub(super) fn checkpoint<'a>(parts: &[Part<'a>]) -> Result<Checkpoint<'a>, LoadE
             }
         }
     }
+    name_shifts(&mut tensors);
     Ok(Checkpoint { path: parts[0].path.to_owned(), tensors })
+}
+
+/// Calls shifts of steps what llama.cpp calls them, where nothing else is called so.
+fn name_shifts(tensors: &mut BTreeMap<String, Stored<'_>>) {
+    let is_new = |name: &&String| {
+        name.ends_with(OLLAMA_SHIFT) && !tensors.contains_key(&format!("{name}.bias"))
+    };
+    let names: Vec<String> = tensors.keys().filter(is_new).cloned().collect();
+    for name in names {
+        if let Some(tensor) = tensors.remove(&name) {
+            tensors.insert(format!("{name}.bias"), tensor);
+        }
+    }
 }
 
 /// A tensor of the file at `path`.
@@ -40,6 +56,7 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
         order: None,
+        picked: None,
         laid: Laid::Rows,
         centre: None,
         bytes: tensor.bytes,
@@ -65,5 +82,29 @@ fn encoding(name: &str) -> Option<Encoding> {
         "IQ4_XS" => Some(Encoding::Iq4Xs),
         "MXFP4" => Some(Encoding::Mxfp4),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    #[test]
+    fn shifts_of_ollamas_files_are_found() {
+        let names = |of_file: &[&str]| {
+            let file = of_file
+                .iter()
+                .fold(Writer::new(), |file, name| file.tensor(name, &[1], 0, &1_f32.to_le_bytes()));
+            let bytes = file.finish();
+            let parts = [Part { path: "file", gguf: Gguf::parse(&bytes).unwrap() }];
+            checkpoint(&parts).unwrap().tensors.into_keys().collect::<Vec<_>>()
+        };
+        let shift = "blk.0.ssm_dt.bias";
+        assert_eq!(names(&["blk.0.ssm_dt", "blk.1.ssm_d"]), [shift, "blk.1.ssm_d"]);
+        assert_eq!(names(&["blk.0.ssm_dt.bias"]), [shift]);
+        assert_eq!(names(&["blk.0.ssm_dt.bias", "blk.0.ssm_dt"]), ["blk.0.ssm_dt", shift]);
     }
 }

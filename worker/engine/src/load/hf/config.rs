@@ -7,8 +7,10 @@ mod families;
 mod inside;
 mod latent;
 mod layers;
+mod nemotron_h;
 mod older;
 mod quantized;
+mod recurrent;
 mod refused;
 mod scales;
 
@@ -26,8 +28,8 @@ use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
 use crate::rope::Rope;
 
-/// Positions that one of Gemma 3's layers with a window turns by in so many radians.
-const GEMMA3_LOCAL_THETA: f64 = 1e4;
+/// The base of layers with a window in Gemma 3 and LFM3.
+const LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -114,6 +116,9 @@ struct Config {
     /// Which layers have experts (EXAONE).
     mlp_layer_types: Option<Vec<String>>,
     num_shared_experts: Option<u32>,
+    /// LFM2.
+    num_dense_layers: Option<usize>,
+    use_expert_bias: Option<bool>,
     /// The same of ERNIE, which has names of its own for all.
     moe_num_experts: Option<u32>,
     moe_k: Option<u32>,
@@ -146,6 +151,10 @@ struct Config {
     latent: latent::LatentFields,
     #[serde(flatten)]
     deepseek: deepseek::DeepSeekFields,
+    #[serde(flatten)]
+    recurrent: recurrent::RecurrentFields,
+    #[serde(flatten)]
+    nemotron_h: nemotron_h::NemotronHFields,
     #[serde(flatten)]
     rope: RopeFields,
 }
@@ -189,6 +198,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         .map_err(|name| unsupported("quantization", &name, quantized::SUPPORTED))?;
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     config.refuse_hybrids(family).map_err(refused)?;
+    config.refuse_nemotron_h(family).map_err(refused)?;
     config.refuse_variants(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let (found, window_rope) = config.ropes(family, &shape).map_err(|error| match error {
@@ -212,16 +222,16 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
         window_rope: window_rope.filter(|rope| *rope != found.rope),
-        norm_offset: match family {
-            Family::Gemma | Family::Gemma2 | Family::Gemma3 | Family::Nemotron => 1.0,
-            _ => 0.0,
-        },
+        norm_offset: family.norm_offset(),
         rope: found.rope,
         temperature: found.temperature,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
         biases: config.biases(family),
+        recurrent: config.recurrents(family).map_err(refused)?,
+        folded: config.folded(family).map_err(refused)?,
+        gate: config.gate(family),
         expert_groups: config.expert_groups(family, experts.as_ref()).map_err(refused)?,
         experts,
         latent: config.latents(family, &shape, order).map_err(refused)?,
@@ -268,8 +278,8 @@ impl Config {
         shape: &ModelShape,
     ) -> Result<(Found, Option<Rope>), RopeError> {
         let defaults = family.rope();
-        if matches!(family, Family::Gemma3 | Family::Olmo3) {
-            let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+        if matches!(family, Family::Gemma3 | Family::Olmo3 | Family::Lfm3) {
+            let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
             let both = rope::ropes_by_layer_type(&self.rope, shape, defaults, local_theta)?;
             return Ok((both.0, Some(both.1)));
         }
@@ -295,7 +305,7 @@ impl Config {
             }
             None => self.hidden_size / heads,
         };
-        let shape = ModelShape {
+        let mut shape = ModelShape {
             vocab: self.vocab_size,
             layers: self.num_hidden_layers,
             width: self.hidden_size,
@@ -308,6 +318,7 @@ impl Config {
             head_dim,
             ffn: match family {
                 Family::Granite4 => self.shared_intermediate_size,
+                Family::Lfm2 => self.lfm2_ffn()?,
                 _ => self.intermediate_size,
             },
             max_positions: match family {
@@ -315,8 +326,19 @@ impl Config {
                 _ => self.max_position_embeddings,
             }
             .unwrap_or(0),
+            recurrent_layers: 0,
+            state_bytes: 0,
         };
         shape.validate()?;
+        if let Some(recurrents) = self.recurrents(family)? {
+            shape.recurrent_layers = recurrents.count();
+            shape.state_bytes = recurrents.state_bytes(shape.width);
+            shape.validate()?;
+        }
+        if let Some(folded) = self.folded(family)? {
+            folded.add_still(&mut shape);
+            shape.validate()?;
+        }
         Ok(shape)
     }
 
@@ -486,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn granite_4_is_served_where_it_is_attention_alone() {
+    fn granite_4_may_be_attention_alone() {
         let granite = |changes: Value| {
             let mut all = json!({
                 "num_local_experts": 0, "layer_types": ["attention", "attention", "attention"],
@@ -496,19 +518,21 @@ mod tests {
             config(all)
         };
         let plain = granite(json!({}));
-        assert_eq!(plain.refuse_hybrids(Family::Granite4), Ok(()));
-        assert_eq!(plain.shape(Family::Granite4).unwrap().ffn, 20);
+        let shape = plain.shape(Family::Granite4).unwrap();
+        assert_eq!((shape.ffn, shape.recurrent_layers, shape.state_bytes), (20, 0, 0));
+        assert_eq!(plain.experts(Family::Granite4), Ok(None));
         assert_eq!(plain.rotates(Family::Granite4).unwrap(), [true; 3]);
         let still = granite(json!({ "position_embedding_type": "nope" }));
         assert_eq!(still.rotates(Family::Granite4).unwrap(), [false; 3]);
-        for (changes, field) in [
-            (json!({ "num_local_experts": 4 }), "num_local_experts"),
-            (json!({ "layer_types": ["attention", "mamba", "attention"] }), "layer_types"),
-            (json!({ "layer_types": null }), "layer_types count"),
-        ] {
-            let refusal = granite(changes).refuse_hybrids(Family::Granite4).unwrap_err();
-            assert_eq!(refusal.field, field);
-        }
+        let experts = granite(json!({ "num_local_experts": 4 })).experts(Family::Granite4);
+        assert_eq!(experts.unwrap().unwrap().shared_ffn, Some(20));
+        let mamba = json!({
+            "layer_types": ["attention", "mamba", "mamba"], "mamba_n_heads": 8,
+            "mamba_d_state": 16,
+        });
+        let shape = granite(mamba).shape(Family::Granite4).unwrap();
+        let states = 4 * 2 * (3 * (64 + 2 * 16) + 8 * 8 * 16);
+        assert_eq!((shape.recurrent_layers, shape.state_bytes), (2, states));
     }
 
     #[test]
@@ -670,7 +694,7 @@ mod tests {
             let config = config(fields);
             let shape = config.shape(Family::Gemma3).unwrap();
             let defaults = Family::Gemma3.rope();
-            let local_theta = Some(GEMMA3_LOCAL_THETA);
+            let local_theta = Some(LOCAL_THETA);
             rope::ropes_by_layer_type(&config.rope, &shape, defaults, local_theta).ok()
         };
         let (found, local) = ropes(json!({})).unwrap();
@@ -788,7 +812,7 @@ mod tests {
             let ropes = |changes: Value| {
                 let config = config(changes);
                 let shape = config.shape(family).unwrap();
-                let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+                let local_theta = (family == Family::Gemma3).then_some(LOCAL_THETA);
                 rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta).ok()
             };
             let want = ropes(json!({ "rope_parameters": named }));

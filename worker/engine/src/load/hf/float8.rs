@@ -102,6 +102,7 @@ mod tests {
             dtype,
             encoding: Some(encoding),
             order: None,
+            picked: None,
             laid,
             centre: None,
             bytes,

@@ -128,6 +128,7 @@ mod tests {
             dtype,
             encoding: None,
             order: None,
+            picked: None,
             laid,
             centre: None,
             bytes,

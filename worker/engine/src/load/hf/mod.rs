@@ -4,6 +4,7 @@ mod apertus;
 mod config;
 mod float8;
 mod gpt_oss;
+mod olmo_hybrid;
 mod rope;
 mod safetensors;
 
@@ -52,6 +53,13 @@ pub(crate) fn load(
     if decoder.family == Family::Apertus {
         apertus::activations(&checkpoint, &mut decoder)?;
     }
+    if let (Family::OlmoHybrid, Some(recurrents)) = (decoder.family, &decoder.recurrent) {
+        olmo_hybrid::name_norms(&mut checkpoint, recurrents);
+    }
+    if let Some(folded) = &decoder.folded {
+        checkpoint.lift(&[("backbone.", ""), ("model.", "")]); // as NVIDIA and transformers say
+        folded.number(&mut checkpoint, "layers", ["norm.weight", "feed_norm.weight"]);
+    }
     let names = match decoder.family {
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
@@ -60,7 +68,14 @@ pub(crate) fn load(
         Family::GptJ => &names::HF_GPTJ,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,
-        Family::Granite4 => &names::HF_SHARED,
+        Family::Granite4 => &names::HF_GRANITE4,
+        Family::Qwen3Next => &names::HF_QWEN3_NEXT,
+        Family::Qwen35 | Family::Qwen35Moe => &names::HF_QWEN35,
+        Family::Lfm2 | Family::Lfm2Moe => &names::HF_LFM2,
+        Family::Lfm3 => &names::HF_LFM3,
+        Family::Bamba => &names::HF_BAMBA,
+        Family::OlmoHybrid => &names::HF_OLMO_HYBRID,
+        Family::NemotronH => &names::HF_NEMOTRON_H,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,
         Family::GptOss => &names::HF_GPT_OSS,
@@ -90,6 +105,7 @@ fn lift_base(checkpoint: &mut Checkpoint<'_>) {
             ("layers.", "model.layers."),
             ("norm.", "model.norm."),
             ("final_layernorm.", "model.final_layernorm."), // Phi's
+            ("embedding_norm.", "model.embedding_norm."),   // LFM2's
         ]);
     }
 }

@@ -10,7 +10,7 @@ use crate::rope::{
 };
 
 /// Rope types that are computed.
-pub(crate) const TYPES: &str = "default, linear, dynamic, llama3, longrope, yarn";
+pub(crate) const TYPES: &str = "default, linear, dynamic, llama3, longrope, yarn, proportional";
 
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -142,6 +142,12 @@ impl RopeFields {
         self.rope_parameters.is_none() && self.rope_scaling.is_none()
     }
 
+    /// Whether heads turn: one layout has no base, and says that it has none, or neither is there.
+    pub(crate) fn turns(&self) -> Option<bool> {
+        let given = self.rope_parameters.as_ref().and_then(|given| given.get("rope_theta"));
+        given.map(|theta| !theta.is_null()).or(self.rope_theta.map(|_| true))
+    }
+
     /// The parameters of whichever layout is there. As in transformers, what was added by hand in
     /// the words of 4 counts where both are. It need not say what scaling leaves as it is: that is
     /// then as before, though transformers forgets it and turns by what the family has.
@@ -215,7 +221,11 @@ fn one_rope(
     };
     let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
     let partial = partial.or(counted).or(neox_partial);
-    let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
+    parameters.partial_rotary_factor = partial;
+    let rotary_dim = match parameters.rope_type.as_deref() {
+        Some("proportional") => shape.head_dim, // of which some do not turn
+        _ => rotary_dim(partial, defaults.partial, shape.head_dim)?,
+    };
     let theta = parameters.rope_theta.or(fields.rope_theta).or(neox_theta);
     let theta = parameters.stretched(theta.unwrap_or(defaults.theta), shape.head_dim)?;
     let told_positions = fields
@@ -301,6 +311,11 @@ impl Parameters {
             }),
             "longrope" => self.longrope(original_positions, positions),
             "yarn" => self.yarn(original_positions, positions).map(Scaling::Yarn),
+            "proportional" => {
+                let (field, share) = ("partial_rotary_factor", self.partial_rotary_factor);
+                let share = Refusal::unless_within(field, share.unwrap_or(1.0), 0.0, 1.0)?;
+                Ok(Scaling::Proportional { share, factor: self.factor.unwrap_or(1.0) })
+            }
             name => Err(RopeError::Type(name.to_owned())),
         }
     }

@@ -81,6 +81,7 @@ impl Shards {
                         dtype: format!("{:?}", tensor.dtype()),
                         encoding: encoding(tensor.dtype()),
                         order: None,
+                        picked: None,
                         laid: Laid::Rows,
                         centre: None,
                         bytes: tensor.data(),

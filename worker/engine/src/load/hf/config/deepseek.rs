@@ -74,7 +74,7 @@ impl Config {
             Family::DeepSeekV2 if self.deepseek.topk_method.is_none() => return Ok(None),
             Family::DeepSeekV2 => (1, 1, 1),
             Family::DeepSeekV3 => (8, 4, 2),
-            Family::Glm4MoeLite | Family::Mistral4 => (1, 1, 2),
+            Family::Glm4MoeLite | Family::Mistral4 | Family::NemotronH => (1, 1, 2),
             _ => return Ok(None),
         };
         let count = self.n_group.map_or(count, |count| count as usize);

@@ -27,25 +27,21 @@ impl Config {
             Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
                 self.plain_experts(family, usual)
             }
-            Family::Qwen2Moe | Family::Qwen3Moe => {
-                let second = family == Family::Qwen2Moe;
-                let of_each = |second_has, third_has| if second { second_has } else { third_has };
-                let count = self.num_experts.or(self.num_local_experts);
-                if count == Some(0) {
+            Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
+            Family::Granite4 => {
+                ManyExperts { shared_ffn: Some(self.shared_intermediate_size), ..usual }
+            }
+            Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
+                if self.num_experts.or(self.num_local_experts) == Some(0) {
                     return Ok(None);
                 }
-                let shared = self.shared_expert_intermediate_size.unwrap_or(5632);
-                ManyExperts {
-                    count: count.unwrap_or(of_each(60, 128)),
-                    chosen: self.num_experts_per_tok.unwrap_or(of_each(4, 8)),
-                    ffn: self.moe_intermediate_size.unwrap_or(of_each(1408, 768)),
-                    shared_ffn: second.then_some(shared),
-                    shared_gate: second,
-                    normalises: self.norm_topk_prob.unwrap_or(false),
-                    layers: self.sparse_layers()?,
-                    ..usual
-                }
+                self.qwen_experts(family, usual)?
             }
+            Family::Lfm2Moe => self.lfm2_experts(usual),
+            Family::NemotronH => match self.nemotron_h_experts(usual)? {
+                Some(experts) => experts,
+                None => return Ok(None),
+            },
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
@@ -69,6 +65,46 @@ impl Config {
             _ => return Ok(None),
         };
         experts.checked().map(Some)
+    }
+
+    fn qwen_experts(&self, family: Family, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
+        let (count, chosen, ffn, shared) = match family {
+            Family::Qwen2Moe => (60, 4, 1408, Some(5632)),
+            Family::Qwen3Moe => (128, 8, 768, None),
+            Family::Qwen3Next => (512, 10, 512, Some(512)),
+            _ => (256, 8, 512, Some(512)),
+        };
+        Ok(ManyExperts {
+            count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+            chosen: self.num_experts_per_tok.unwrap_or(chosen),
+            ffn: self.moe_intermediate_size.unwrap_or(ffn),
+            shared_ffn: shared.map(|ffn| self.shared_expert_intermediate_size.unwrap_or(ffn)),
+            shared_gate: shared.is_some(),
+            normalises: match family {
+                Family::Qwen35Moe => true,
+                family => self.norm_topk_prob.unwrap_or(family == Family::Qwen3Next),
+            },
+            layers: match family {
+                Family::Qwen35Moe => usual.layers.clone(),
+                _ => self.sparse_layers()?,
+            },
+            ..usual
+        })
+    }
+
+    fn lfm2_experts(&self, usual: ManyExperts) -> ManyExperts {
+        let dense = self.num_dense_layers.unwrap_or(2);
+        ManyExperts {
+            count: self.num_experts.or(self.num_local_experts).unwrap_or(32),
+            chosen: self.num_experts_per_tok.unwrap_or(4),
+            ffn: self.moe_intermediate_size.unwrap_or(1792),
+            scoring: Scoring::Sigmoid,
+            bias: self.use_expert_bias.unwrap_or(true),
+            normalises: self.norm_topk_prob.unwrap_or(true),
+            scale: self.routed_scaling_factor.unwrap_or(1.0),
+            layers: (0..usual.layers.len()).map(|idx| idx >= dense).collect(),
+            ..usual
+        }
     }
 
     /// Those that are as wide as a feed-forward part without experts would be.
@@ -199,6 +235,10 @@ mod tests {
         check(Family::Qwen3Moe, json!({}), [true; 3]);
         check(Family::Qwen3Moe, json!({ "decoder_sparse_step": 2 }), [false, true, false]);
         check(Family::Qwen2Moe, json!({ "mlp_only_layers": [0, 7] }), [false, true, true]);
+        check(Family::Qwen3Next, json!({ "mlp_only_layers": [0, 7] }), [false, true, true]);
+        check(Family::Qwen35Moe, json!({ "mlp_only_layers": [0, 7] }), [true; 3]);
+        check(Family::Lfm2Moe, json!({}), [false, false, true]);
+        check(Family::Lfm2Moe, json!({ "num_dense_layers": 1 }), [false, true, true]);
         check(Family::Glm4Moe, json!({}), [false, true, true]);
         check(Family::Glm4Moe, json!({ "first_k_dense_replace": 5 }), [false; 3]);
         check(Family::ExaoneMoe, json!({}), [false, true, true]);
@@ -225,6 +265,10 @@ mod tests {
         check(Family::GraniteMoe, (8, 2, 48, None, true));
         check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
+        check(Family::Qwen3Next, (512, 10, 512, Some(512), true));
+        check(Family::Qwen35Moe, (256, 8, 512, Some(512), true));
+        check(Family::Lfm2Moe, (32, 4, 1792, None, true));
+        check(Family::Granite4, (8, 2, 48, Some(1024), true));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));
         check(Family::Olmoe, (64, 8, 48, None, false));
         check(Family::ExaoneMoe, (64, 8, 1024, Some(1024), true));

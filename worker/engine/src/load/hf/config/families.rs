@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::{inside, older};
+use super::{inside, nemotron_h, older};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
 pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
-     GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
+     GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
      Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
@@ -21,10 +21,14 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, and \
-     what reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration \
-     (Ministral 3 and Mistral 4 too), Qwen2VLForConditionalGeneration, \
-     Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration";
+     GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, \
+     Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
+     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
+     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
+     Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
+     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
+     Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
+     Qwen3_5MoeForConditionalGeneration";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
@@ -39,6 +43,7 @@ pub(super) fn architecture_of(config: &Value) -> &str {
     match (architecture, config["text_config"]["model_type"].as_str()) {
         (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
         (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
+        ("LFM2ForCausalLM", _) => older::LFM2, // as its first files call it
         _ => architecture,
     }
 }
@@ -108,7 +113,7 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "qwen2_vl" => inside::QWEN2_VL,
         "qwen2_5_vl" => inside::QWEN2_5_VL,
         "qwen3_vl" => inside::QWEN3_VL,
-        _ => return None,
+        _ => return HYBRIDS.iter().find(|of| of.0 == model_type).map(|of| of.1),
     })
 }
 
@@ -172,11 +177,35 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "HunYuanMoEV1ForCausalLM" => Family::HunYuanMoe,
         older::FALCON => Family::Falcon,
         older::GPTJ => Family::GptJ,
-        _ => return None,
+        _ => return HYBRIDS.iter().find(|of| of.1 == architecture).map(|of| of.2),
     })
 }
 
+/// Types, architectures and families of models some of whose layers remember in a state.
+const HYBRIDS: [(&str, &str, Family); 11] = [
+    ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
+    ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
+    ("qwen3_5", inside::QWEN35, Family::Qwen35),
+    ("qwen3_5_moe_text", inside::QWEN35_MOE_TEXT, Family::Qwen35Moe),
+    ("qwen3_5_moe", inside::QWEN35_MOE, Family::Qwen35Moe),
+    ("lfm2", older::LFM2, Family::Lfm2),
+    ("lfm2_moe", older::LFM2_MOE, Family::Lfm2Moe),
+    ("lfm3", inside::LFM3, Family::Lfm3),
+    ("bamba", "BambaForCausalLM", Family::Bamba),
+    ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
+    ("nemotron_h", nemotron_h::NEMOTRON_H, Family::NemotronH),
+];
+
 impl Family {
+    /// Added to the weights of norms.
+    pub(super) fn norm_offset(self) -> f32 {
+        match self {
+            Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Nemotron => 1.0,
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => 1.0,
+            _ => 0.0,
+        }
+    }
+
     pub(super) fn rope(self) -> RopeDefaults {
         RopeDefaults {
             theta: match self {
@@ -186,6 +215,7 @@ impl Family {
                 Self::MiniMaxM2 => 5e6,
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
+                Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => 1e6,
                 Self::Helium => 1e5,
                 Self::Apertus => 1.2e7,
                 _ => 1e4,
@@ -194,7 +224,8 @@ impl Family {
                 Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
                 Self::Phi3 | Self::MiniMaxM2 | Self::GptJ => Some(1.0),
                 Self::StableLm | Self::GptNeoX => Some(0.25),
-                Self::Phi | Self::Nemotron => Some(0.5),
+                Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(0.25),
+                Self::Phi | Self::Nemotron | Self::Bamba => Some(0.5),
                 _ => None,
             },
             original_positions: (self == Self::Phi3).then_some(4096.0),
@@ -227,6 +258,10 @@ impl Family {
             Self::Gemma | Self::Qwen2Moe => Some(16),
             Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
             Self::ExaoneMoe | Self::StableLm => Some(32),
+            Self::Qwen3Next | Self::Qwen35Moe => Some(2),
+            Self::Qwen35 | Self::Lfm3 => Some(4),
+            Self::OlmoHybrid => None,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
         }
     }
 
@@ -235,8 +270,9 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Ministral3 => Some(128),
+            Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
             Self::GptOss => Some(64),
             _ => None,
         }
@@ -252,6 +288,8 @@ impl Family {
             Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
+            Self::NemotronH => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -264,7 +302,8 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
-        ernie || gemma || cohere || latent || others
+        let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
+        ernie || gemma || cohere || latent || others || lfm
     }
 }
 
@@ -284,6 +323,7 @@ mod tests {
         check(json!([]), json!("gemma3"), inside::GEMMA3);
         check(json!(["LlamaModel"]), json!("llama"), "LlamaForCausalLM");
         check(json!(["LlamaForCausalLM"]), json!("mistral"), "LlamaForCausalLM");
+        check(json!(["LFM2ForCausalLM"]), json!("lfm2"), older::LFM2);
         check(json!(["GPT2LMHeadModel"]), json!("gpt2"), "GPT2LMHeadModel");
         check(Value::Null, json!("deepseek_v3"), "DeepseekV3ForCausalLM");
         check(Value::Null, json!("ministral3"), "Ministral3ForCausalLM");
@@ -308,7 +348,9 @@ mod tests {
     #[test]
     fn what_types_make_is_served() {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
-        for model_type in types.into_iter().chain(["hunyuan_v1_dense", "hunyuan_v1_moe"]) {
+        let hybrids = HYBRIDS.iter().map(|of| of.0);
+        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe"].into_iter().chain(hybrids);
+        for model_type in types.into_iter().chain(more) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
         }
     }

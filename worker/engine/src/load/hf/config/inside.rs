@@ -18,6 +18,14 @@ const PER_LAYER: [&str; 4] =
 pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
 pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
+pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
+pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
+pub(super) const LFM3: &str = "Lfm3ForCausalLM";
+const OLMO_HYBRID: &str = "OlmoHybridForCausalLM";
+const QWEN3_NEXT: &str = "Qwen3NextForCausalLM";
+/// What stands inside of Qwen3.5, and of the same with experts.
+const QWEN35_TEXT: &str = "Qwen3_5ForCausalLM";
+pub(super) const QWEN35_MOE_TEXT: &str = "Qwen3_5MoeForCausalLM";
 
 /// The fields of the text model in `config`, which may be the whole of it.
 ///
@@ -30,7 +38,9 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     };
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
-        QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
+        QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
+        // Some who take the text model out leave the whole one's file as it was.
+        QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
         _ => whole,
     };
     let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
@@ -58,6 +68,9 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         // They count for a Mistral that stands alone.
         fields.remove("layer_types");
     }
+    if architecture == OLMO_HYBRID {
+        spell_no_rotation(&mut fields);
+    }
     fields.retain(|name, value| !(value.is_null() && name.starts_with("rope_")));
     if let Value::Object(defaults) = defaults(architecture, &fields) {
         for (name, default) in defaults {
@@ -65,6 +78,23 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         }
     }
     Ok(fields)
+}
+
+/// Has OLMo Hybrid say in one way that no head turns. Its files have null for the base, the type or
+/// all of a rotation, which others take for what is not said.
+fn spell_no_rotation(fields: &mut Map<String, Value>) {
+    let is_null = |value: Option<&Value>| value.is_some_and(Value::is_null);
+    let (whole, base) = (fields.get("rope_parameters"), fields.get("rope_theta"));
+    let inside = |name: &str| whole.and_then(|whole| whole.get(name));
+    let is_said = inside("rope_theta").is_some() || base.is_some_and(|base| !base.is_null());
+    let has_null = is_null(whole) || is_null(base) || is_null(inside("rope_type"));
+    if is_said || !has_null {
+        return;
+    }
+    if base.is_none() {
+        tracing::warn!("rope_parameters without a base: no head turns; transformers takes 10000");
+    }
+    fields.insert("rope_parameters".to_owned(), json!({ "rope_theta": null }));
 }
 
 /// Makes numbers of lists of them, of which there is one for each layer, and calls the experts of a
@@ -137,7 +167,8 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             all
         }
         // All its layers have experts.
-        "SolarOpenForCausalLM" => json!({ "intermediate_size": 1 }),
+        "SolarOpenForCausalLM" | QWEN35_MOE | QWEN35_MOE_TEXT => json!({ "intermediate_size": 1 }),
+        LFM3 if !fields.contains_key("rope_parameters") => lfm3_rope(),
         "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
             "rope_scaling": {
                 "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
@@ -162,6 +193,18 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         }
         _ => Value::Null,
     }
+}
+
+/// What LFM3 turns by where a file says nothing.
+fn lfm3_rope() -> Value {
+    json!({
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+        },
+    })
 }
 
 /// What Ministral 3 and Mistral 4 turn by where a file says nothing.
@@ -203,7 +246,14 @@ mod tests {
         let qwen = json!({ "hidden_size": 640, "num_key_value_heads": 8, "vision_config": null });
         check(QWEN2_5_VL, whole(text.clone()), qwen);
         check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
-        check(QWEN3_VL, whole(text), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        check(QWEN3_VL, whole(text.clone()), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        check(QWEN35, whole(text.clone()), json!({ "hidden_size": 640 }));
+        check(QWEN35_MOE, whole(text.clone()), json!({ "intermediate_size": 1 }));
+        for alone in [QWEN3_NEXT, QWEN35_TEXT, QWEN35_MOE_TEXT] {
+            let lifted = json!({ "hidden_size": 640, "tie_word_embeddings": true });
+            check(alone, whole(text.clone()), lifted);
+            check(alone, text.clone(), text.clone());
+        }
         let named = json!({ "sliding_window": 9, "layer_types": ["full_attention"] });
         let fields = text_fields(whole(named.clone()), MISTRAL3).unwrap();
         assert_eq!(
@@ -220,6 +270,32 @@ mod tests {
         let text = json!({ "model_type": "ministral3", "hidden_size": 640 });
         let lifted = json!({ "tie_word_embeddings": true, "hidden_size": 640 });
         check(MINISTRAL3, whole(text), lifted);
+    }
+
+    #[test]
+    fn olmo_hybrid_has_several_words_for_no_rotation() {
+        let rope = |architecture: &str, config: Value| {
+            text_fields(config, architecture).unwrap().get("rope_parameters").cloned()
+        };
+        let none = json!({ "rope_theta": null });
+        for said in [
+            json!({ "rope_theta": null }),
+            json!({ "rope_parameters": null }),
+            json!({ "rope_parameters": null, "rope_theta": null }),
+            json!({ "rope_parameters": { "rope_type": null } }),
+            json!({ "rope_parameters": { "rope_theta": null } }),
+            json!({ "rope_parameters": { "rope_type": "default" }, "rope_theta": null }),
+        ] {
+            assert_eq!(rope(OLMO_HYBRID, said.clone()), Some(none.clone()), "{said}");
+        }
+        assert_eq!(rope(OLMO_HYBRID, json!({})), None);
+        assert_eq!(rope("LlamaForCausalLM", json!({ "rope_parameters": null })), None);
+        // A base counts for more.
+        let beside = json!({ "rope_parameters": null, "rope_theta": 5e5 });
+        assert_eq!(rope(OLMO_HYBRID, beside), None);
+        let turned = json!({ "rope_type": null, "rope_theta": 5e5 });
+        let both = json!({ "rope_parameters": turned, "rope_theta": null });
+        assert_eq!(rope(OLMO_HYBRID, both), Some(turned));
     }
 
     #[test]
@@ -266,5 +342,8 @@ mod tests {
         assert_eq!((&of_cwm["rope_type"], &of_cwm["factor"]), (&json!("llama3"), &json!(16.0)));
         assert_eq!(kind(json!({ "rope_scaling": { "factor": 2 } })), Some(json!({ "factor": 2 })));
         assert_eq!(kind(json!({ "rope_parameters": {} })), None);
+        let lfm3 = text_fields(json!({ "rope_parameters": null }), LFM3).unwrap();
+        let kind = &lfm3["rope_parameters"]["full_attention"]["rope_type"];
+        assert_eq!(kind, "proportional");
     }
 }

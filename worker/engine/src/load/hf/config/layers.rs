@@ -39,6 +39,14 @@ impl Config {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
             }
+            (Family::NemotronH, _) => Ok(vec![false; layers]),
+            (Family::OlmoHybrid, _) => {
+                let rotates = self.rope.turns();
+                // Whether a model without it does has not always been the same.
+                let missing =
+                    || Refusal::new("rope_theta", "missing", "a number, or null: no rotation");
+                Ok(vec![rotates.ok_or_else(missing)?; layers])
+            }
             _ => Ok(vec![true; layers]),
         }
     }
@@ -63,6 +71,10 @@ impl Config {
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
+            Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
+            Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
+            Family::Lfm3 | Family::OlmoHybrid => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
@@ -146,6 +158,7 @@ impl Config {
                 let first = self.max_window_layers.unwrap_or(62) as usize;
                 (0..layers).map(|idx| idx >= first).collect()
             }
+            (Family::Lfm3, _) => self.lfm3_slides(),
             (Family::Cwm, None) => (0..layers).map(|idx| !idx.is_multiple_of(4)).collect(),
             (family, Some(types)) if family.names_layers() => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
@@ -169,6 +182,7 @@ impl Config {
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
+            Family::Lfm3 => given.unwrap_or(Some(256)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
@@ -187,6 +201,9 @@ impl Config {
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
             Family::Falcon | Family::GptJ | Family::Mistral4 => None,
+            Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
+            Family::Lfm2 | Family::Lfm2Moe | Family::Bamba | Family::OlmoHybrid => None,
+            Family::NemotronH => None,
         }
     }
 }

@@ -2,10 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
+use super::nemotron_h;
+
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
 pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
 pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
+pub(super) const LFM2: &str = "Lfm2ForCausalLM";
+pub(super) const LFM2_MOE: &str = "Lfm2MoeForCausalLM";
+
+const TIED: &str = "tie_word_embeddings";
 
 /// Gives the fields of `architecture` the names that others have.
 ///
@@ -18,8 +24,18 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             gptj(fields);
             Ok(())
         }
+        nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
+        LFM2 => {
+            // These count where both are there.
+            move_to(fields, [("tie_embedding", TIED), ("block_ff_dim", "intermediate_size")]);
+            Ok(())
+        }
+        LFM2_MOE => {
+            move_to(fields, [("tie_embedding", TIED)]);
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
@@ -192,6 +208,14 @@ mod tests {
         assert_eq!(clipped, "clip_qkv = 8.0: must be null");
         let window = refused(IQUEST_CODER, json!({ "use_sliding_window": true }));
         assert_eq!(window, "use_sliding_window = true: must be false");
+    }
+
+    #[test]
+    fn lfm2_has_older_names_too() {
+        let own = json!({ "block_ff_dim": 96, "intermediate_size": 7, "tie_embedding": false });
+        let want = json!({ "intermediate_size": 96, "tie_word_embeddings": false });
+        check(LFM2, own.clone(), want);
+        check(LFM2_MOE, own, json!({ "intermediate_size": 7, "tie_word_embeddings": false }));
     }
 
     #[test]

@@ -54,21 +54,4 @@ impl Config {
             _ => Ok(()),
         }
     }
-
-    /// Granite 4 has models of attention alone, and others.
-    pub(super) fn refuse_hybrids(&self, family: Family) -> Result<(), Refusal> {
-        if family != Family::Granite4 {
-            return Ok(());
-        }
-        let experts = self.num_local_experts.unwrap_or(8);
-        Refusal::unless_within("num_local_experts", experts, 0, 0)?;
-        let layers = self.num_hidden_layers as usize;
-        let types = self.layer_types.as_deref().unwrap_or_default();
-        Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
-        let is_attention = |name: &&String| matches!(name.as_str(), "attention" | "full_attention");
-        match types.iter().find(|name| !is_attention(name)) {
-            Some(name) => Err(Refusal::new("layer_types", name, "attention, in every layer")),
-            None => Ok(()),
-        }
-    }
 }

@@ -11,6 +11,7 @@ impl Config {
             Family::Olmo => ("layer_norm_eps", None), // which no file says
             Family::StarCoder2 => ("norm_epsilon", self.norm_epsilon),
             Family::Nemotron => ("norm_eps", self.norm_eps),
+            Family::Lfm2 | Family::Lfm2Moe | Family::Lfm3 => ("norm_eps", self.norm_eps),
             _ if family.layer_norms().is_some() => ("layer_norm_eps", self.layer_norm_eps),
             _ => ("rms_norm_eps", self.rms_norm_eps),
         };

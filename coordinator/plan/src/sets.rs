@@ -1,0 +1,131 @@
+//! What memory sets that are handed from chunk to chunk take of pools.
+
+use crate::request::HELD_CHUNKS;
+use crate::words::{Job, Limits};
+
+/// Room that the sets of one request take, in tokens of a pool. States lie beside pools and count
+/// as the tokens whose keys are as many bytes, so that a pool's size bounds both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sets {
+    /// Of any worker that has a chunk of it: those that chunks in flight are at work on and done
+    /// ones keep (one more where it spares bytes), then those of further completions.
+    least: u64,
+    /// States of those of chunks, as far as room is taken for them.
+    states: u64,
+    /// Of the home while it decodes: one set for each completion.
+    decoding: u64,
+    /// Whatever is in one set.
+    one: u64,
+}
+
+impl Sets {
+    /// Those of `job`, none where its keys stay in shards. Of a pool that would hold them without
+    /// the states of chunks, these take the rest at most: `pools` are the workers'. So states are
+    /// no reason to refuse what has one completion; it begins when nobody else is there.
+    pub(crate) fn of(job: &Job, limits: &Limits, pools: impl Iterator<Item = u64>) -> Self {
+        if job.sharded.is_some() {
+            return Self::default();
+        }
+        let chunks = u64::from(job.grid.chunk_count());
+        let window = u64::from((limits.batch_tokens / job.grid.chunk_tokens()).max(1));
+        let kept = 2 + HELD_CHUNKS as u64;
+        let keys = job.memory_tokens.next_multiple_of(limits.page_tokens);
+        let further = further(job, limits.page_tokens);
+        let least = keys.saturating_mul((window + kept).min(chunks)).saturating_add(further);
+        // What waits for the set before it has no state yet.
+        let states = job.state_tokens.saturating_mul(kept.min(chunks));
+        let spare = pools.filter(|pool| *pool >= least).map(|pool| pool - least).min();
+        let states = states.min(spare.unwrap_or(0));
+        let one = keys.saturating_add(job.state_tokens);
+        let all = least.saturating_add(states);
+        let decoding = one.saturating_add(further).min(all);
+        Self { least, states, decoding, one: one.min(all) }
+    }
+
+    /// Of any worker that has a chunk of it, for as long as chunks are done.
+    pub(crate) fn all(self) -> u64 {
+        self.least.saturating_add(self.states)
+    }
+
+    /// Of the home, as long as it decodes.
+    pub(crate) fn decoding(self) -> u64 {
+        self.decoding
+    }
+
+    /// Of who keeps one of them.
+    pub(crate) fn one(self) -> u64 {
+        self.one
+    }
+}
+
+/// What completions take beside the first one. They may share the prompt's pages, but not on a
+/// device without pages, nor where they were handed over; so each counts as a whole.
+fn further(job: &Job, page_tokens: u64) -> u64 {
+    let own = job.memory_tokens.next_multiple_of(page_tokens);
+    let completions = u64::from(job.choices.max(1)) - 1;
+    own.saturating_add(job.state_tokens).saturating_mul(completions)
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::ChunkGrid;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        batch_tokens: 20,
+        batch_chunks: 100,
+        queued_requests: 1,
+        queued_tokens: 1000,
+        running_requests: 8,
+        page_tokens: 4,
+        retries: 2,
+        grace_ms: 0,
+        hedge_after_ms: None,
+    };
+
+    /// Of 95 tokens in chunks of 10, of which two are in flight at once.
+    fn job(choices: u32, memory_tokens: u64, state_tokens: u64) -> Job {
+        Job {
+            grid: ChunkGrid::new(95, 10).unwrap(),
+            choices,
+            sharded: None,
+            memory_tokens,
+            state_tokens,
+            keeps_all: false,
+            prefix: Vec::new().into(),
+            resumes: false,
+            priority: 0,
+            arrived_at_ms: 0,
+            deadline_at_ms: 0,
+        }
+    }
+
+    fn check(job: &Job, pools: &[u64], want: [u64; 3]) {
+        let sets = Sets::of(job, &LIMITS, pools.iter().copied());
+        assert_eq!([sets.all(), sets.decoding(), sets.one()], want, "{job:?} {pools:?}");
+    }
+
+    #[test]
+    fn chunks_have_sets_until_completions_have() {
+        check(&job(0, 7, 0), &[u64::MAX], [6 * 8, 8, 8]);
+        check(&job(1, 7, 0), &[u64::MAX], [6 * 8, 8, 8]);
+        check(&job(3, 7, 0), &[], [8 * 8, 3 * 8, 8]);
+        let short = Job { grid: ChunkGrid::new(5, 10).unwrap(), ..job(3, 7, 0) };
+        check(&short, &[10], [3 * 8, 3 * 8, 8]);
+    }
+
+    #[test]
+    fn states_take_room_too() {
+        check(&job(1, 8, 50), &[u64::MAX], [6 * 8 + 4 * 50, 58, 58]);
+        check(&job(3, 8, 50), &[u64::MAX], [6 * 8 + 4 * 50 + 2 * 58, 3 * 58, 58]);
+    }
+
+    #[test]
+    fn states_of_chunks_take_no_more_than_there_is() {
+        check(&job(1, 8, 50), &[1000, 100, 40], [100, 58, 58]);
+        check(&job(1, 8, 50), &[50, 40], [50, 50, 58]);
+        // Those of completions do.
+        check(&job(2, 8, 50), &[50, 40], [6 * 8 + 58, 6 * 8 + 58, 58]);
+    }
+}

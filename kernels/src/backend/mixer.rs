@@ -1,0 +1,77 @@
+//! What some layers have besides attention over keys, or instead of it.
+
+use super::{BackendError, LayerOps};
+use crate::array::Array;
+use crate::recurrent::{Recurred, Recurrent};
+use crate::reference::{gate, recur};
+use crate::shapes;
+use crate::tensor::Rows;
+use crate::weights::LayerWeights;
+
+/// Gates behind attention, and layers that remember in a state of fixed size. What is given here
+/// reads on the host what a device made; a backend that has kernels for it does better.
+pub trait MixerOps: LayerOps {
+    /// The norm before a recurrent layer and its first product: `[tokens, width]` ->
+    /// `[tokens, columns]`, of [`Recurrent::columns`].
+    fn mix(&self, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
+        shapes::mixing(layer, x)?;
+        match &layer.attn_norm {
+            Some(norm) => self.linear(&self.norm(x, norm, layer.spec.norm_eps), &layer.qkv),
+            None => self.linear(x, &layer.qkv),
+        }
+    }
+
+    /// What the rows of a block, `[tokens, columns]`, and the state before it make of each other.
+    /// The bits are the same wherever blocks are cut.
+    fn recur(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        state: Array<f32>,
+    ) -> Result<Recurred, BackendError> {
+        recur_on_host(recurrent, columns, state)
+    }
+
+    /// The same where each row is a block of its own, with a state of its own.
+    fn recur_each(
+        &self,
+        recurrent: &Recurrent,
+        columns: &Rows,
+        states: Vec<Array<f32>>,
+    ) -> Vec<Result<Recurred, BackendError>> {
+        let row = |(i, state)| {
+            shapes::at_most("recur", "states", i + 1, columns.rows())?;
+            columns.array().host()?;
+            self.recur(recurrent, &columns.part(i..i + 1), state)
+        };
+        states.into_iter().enumerate().map(row).collect()
+    }
+
+    /// What attention gave, `[tokens, H D]`, times σ of what the layer's gate makes of the normed
+    /// `x`; as it is where the layer has none.
+    fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {
+        let Some(weight) = &layer.gate else { return Ok(attention) };
+        shapes::gating(layer, x, &attention)?;
+        let gates = match &layer.attn_norm {
+            Some(norm) => self.linear(&self.norm(x, norm, layer.spec.norm_eps), weight)?,
+            None => self.linear(x, weight)?,
+        };
+        gates.array().host()?;
+        attention.array().host()?;
+        Ok(gate(&gates, attention))
+    }
+}
+
+/// What [`MixerOps::recur`] is where a backend does no better.
+pub(crate) fn recur_on_host(
+    recurrent: &Recurrent,
+    columns: &Rows,
+    state: Array<f32>,
+) -> Result<Recurred, BackendError> {
+    shapes::recurring(recurrent, columns, &state)?;
+    columns.array().host()?;
+    state.host()?;
+    let recurred = recur(recurrent, columns, state);
+    shapes::finite("recur", "a state", &recurred.state)?;
+    Ok(recurred)
+}

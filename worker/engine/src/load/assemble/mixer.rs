@@ -1,0 +1,122 @@
+//! Attention, and what may stand beside it.
+
+use std::sync::Arc;
+
+use aqueduct_kernels::{Latent, Linear, Recurrent};
+
+use super::{Assembler, Sources, Stacked};
+use crate::error::LoadError;
+use crate::load::checkpoint::{Checkpoint, Picked, Stored};
+use crate::load::decoder::{Decoder, Gate, QkNorm};
+use crate::load::names::Names;
+
+/// What a layer has before its feed-forward part, but for norms.
+pub(super) struct Mixer {
+    pub(super) sinks: Option<Arc<[f32]>>,
+    pub(super) qkv: Linear,
+    pub(super) latent: Option<Latent>,
+    pub(super) gate: Option<Linear>,
+    pub(super) recurrent: Option<Arc<Recurrent>>,
+    pub(super) out: Linear,
+}
+
+/// Norms of queries and keys.
+#[derive(Default)]
+pub(super) struct HeadNorms {
+    pub(super) q_norm: Option<Arc<[f32]>>,
+    pub(super) k_norm: Option<Arc<[f32]>>,
+}
+
+impl Assembler<'_, '_> {
+    /// Those of a layer, if it has any.
+    pub(super) fn head_norms(&mut self, prefix: &str) -> Result<HeadNorms, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let head_dim = decoder.shape.head_dim as usize;
+        let spans = match decoder.qk_norm {
+            QkNorm::Nothing => None,
+            QkNorm::EachHead => Some([head_dim; 2]),
+            QkNorm::AllHeads => {
+                let heads = [decoder.shape.heads, decoder.shape.kv_heads];
+                Some(heads.map(|heads| heads as usize * head_dim))
+            }
+        };
+        let q_norm = self.norm_of(prefix, names.q_norm, spans.map(|[span, _]| span))?;
+        let k_norm = self.norm_of(prefix, names.k_norm, spans.map(|[_, span]| span))?;
+        Ok(HeadNorms { q_norm, k_norm })
+    }
+
+    /// A layer's attention.
+    pub(super) fn attention(&mut self, prefix: &str) -> Result<Mixer, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let (shape, biases) = (&decoder.shape, decoder.biases);
+        let (heads, width) = (shape.heads as usize, shape.width as usize);
+        let head_dim = shape.head_dim as usize;
+        let (q_rows, kv_rows) = (heads * head_dim, shape.kv_heads as usize * head_dim);
+        let sinks = match decoder.family.sinks() {
+            true => {
+                let name = format!("{prefix}.{}", names.sinks);
+                Some(self.read(&name, &[heads], Stored::f32)?.into())
+            }
+            false => None,
+        };
+        let norm = Some(names.attn_norm);
+        let (qkv, latent) = match decoder.latent {
+            None => {
+                let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
+                let qkv = self.parts(prefix, &qkv, names.qkv);
+                let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
+                (self.linear(prefix, qkv)?, None)
+            }
+            Some(latents) => {
+                let (made, latent) = self.latent(prefix, latents)?;
+                (made, Some(latent))
+            }
+        };
+        // Files have one number for each head without a bias, and others where queries are.
+        let gate = decoder.gate.map(|gate| match gate {
+            Gate::Elements => (q_rows, biases.qkv),
+            Gate::Heads => (heads, false),
+        });
+        let gate = match gate {
+            Some((rows, bias)) => {
+                let parts = &[(names.out_gate, rows)];
+                Some(self.linear(prefix, Stacked { parts, inputs: width, bias, norm })?)
+            }
+            None => None,
+        };
+        let value_dim = latent.as_ref().map_or(head_dim, |latent| latent.value_dim);
+        let inputs = heads * value_dim;
+        let out = Stacked { parts: &[(names.out, width)], inputs, bias: biases.out, norm: None };
+        let out = self.linear(prefix, out)?;
+        Ok(Mixer { sinks, qkv, latent, gate, recurrent: None, out })
+    }
+}
+
+/// Takes gates of elements out of the tensors of queries, in which a head's stand behind its
+/// queries, where they have no tensor of their own.
+pub(super) fn take_gates_apart(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names) {
+    if decoder.gate != Some(Gate::Elements) {
+        return;
+    }
+    let (heads, head_dim) = (decoder.shape.heads as usize, decoder.shape.head_dim as usize);
+    let (rows, of_every) = (2 * heads * head_dim, 2 * head_dim);
+    for layer in 0..decoder.shape.layers {
+        for suffix in ["weight", "bias"] {
+            let [q, gate] = [names.q, names.out_gate]
+                .map(|name| format!("{}.{layer}.{name}.{suffix}", names.layer));
+            let Some(both) = checkpoint.tensors.get(&q) else { continue };
+            if both.shape.first() != Some(&rows) || checkpoint.tensors.contains_key(&gate) {
+                continue;
+            }
+            let of = |first: usize| {
+                let mut some = both.clone();
+                some.shape[0] = rows / 2;
+                some.picked = Some(Picked { rows, of_every, first, count: head_dim });
+                some
+            };
+            let [queries, gates] = [of(0), of(head_dim)];
+            checkpoint.tensors.insert(q, queries);
+            checkpoint.tensors.insert(gate, gates);
+        }
+    }
+}
