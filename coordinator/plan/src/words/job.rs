@@ -18,8 +18,7 @@ pub struct Job {
     /// Tokens whose keys are as many bytes as the states in one memory set, which lie beside the
     /// pool; 0 where the model has none.
     pub state_tokens: u64,
-    /// Whether no key is given up: then a chunk takes longer the more there is before it, and
-    /// completions share what is remembered of the prompt.
+    /// Whether no key is given up: then a chunk takes longer the more there is before it.
     pub keeps_all: bool,
     /// Lower begins earlier, and has a larger share of what is in flight.
     pub priority: i32,
