@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn states_of_chunks_take_no_more_than_there_is() {
         check(&job(1, 8, 50), &[1000, 100, 40], [100, 58, 58]);
-        check(&job(1, 8, 50), &[50, 40], [50, 50, 58]);
+        check(&job(1, 8, 50), &[50, 40], [50, 50, 50]);
         // Those of completions do.
         check(&job(2, 8, 50), &[50, 40], [6 * 8 + 58, 6 * 8 + 58, 58]);
     }
