@@ -155,6 +155,14 @@ impl Recurrent {
         self.inputs_len() + self.rule.states().map_or(0, |states| states.len())
     }
 
+    /// A state to be gone on from.
+    pub(crate) fn begin(&self, state: Array<f32>) -> Vec<f32> {
+        match state.is_empty() {
+            true => vec![0.0; self.state_len()],
+            false => state.into_vec(),
+        }
+    }
+
     /// Elements of the convolution's inputs in it.
     pub(crate) fn inputs_len(&self) -> usize {
         (self.conv.taps - 1) * self.channels()

@@ -1,6 +1,9 @@
 //! The fast backend against the reference, on every instruction set of this machine and for
 //! several numbers of threads.
 
+#[path = "support/noise.rs"]
+mod noise;
+
 use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
@@ -10,18 +13,7 @@ use aqueduct_kernels::{
     Queries, Reference, Rows,
 };
 use half::bf16;
-
-/// Numbers in -1..1 that look random and are the same everywhere.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
+use noise::noise;
 
 fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
     IsaLevel::available().map(move |isa| Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap())

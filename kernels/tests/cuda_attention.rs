@@ -2,27 +2,19 @@
 //! steps on their own kernels, and bits that depend on no chip and no order of threads.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "support/noise.rs"]
+mod noise;
+
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
     Array, Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference, Scope,
 };
+use noise::noise;
 
 fn emulated(capability: u32) -> Cuda {
     let options = CudaOptions { checked: true, ..CudaOptions::default() };
     Cuda::emulated(capability, options).expect("kernels compile")
-}
-
-/// Numbers in -1..1 that look random and are the same everywhere.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 /// A block's rows over past and own keys.

@@ -2,6 +2,9 @@
 //! rows, and the bits of the processor.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "support/noise.rs"]
+mod noise;
+
 use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
@@ -11,22 +14,11 @@ use aqueduct_kernels::{
     KvDtype, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
 };
 use half::bf16;
+use noise::noise;
 
 fn cuda() -> Cuda {
     let options = CudaOptions { checked: true, ..CudaOptions::default() };
     Cuda::emulated(90, options).expect("kernels compile")
-}
-
-/// Numbers in -1..1 that look random and are the same everywhere.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 fn rows(rows: usize, cols: usize, seed: u64) -> Rows {

@@ -2,6 +2,9 @@
 //! of every kernel and of none, and what a step asks of the device.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "support/noise.rs"]
+mod noise;
+
 use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
@@ -11,24 +14,13 @@ use aqueduct_kernels::{
     Array, BackendError, Convolution, Delta, GroupNorm, MixerOps, Recurrent, Reference, Rows, Rule,
     Scan,
 };
+use noise::noise;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
 
 fn cuda() -> Cuda {
     let options = CudaOptions { checked: true, ..CudaOptions::default() };
     Cuda::emulated(90, options).expect("kernels compile")
-}
-
-/// Numbers in -1..1 that look random and are the same everywhere.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 fn rows(rows: usize, layer: &Recurrent, seed: u64) -> Rows {

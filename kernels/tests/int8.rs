@@ -1,21 +1,13 @@
 //! Products with eight-bit weights: the same on every instruction set and number of threads.
 
+#[path = "support/noise.rs"]
+mod noise;
+
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::{
     Cpu, CpuOptions, Int8Rows, IsaLevel, LayerOps, Matrix, MatrixData, Reference, Rows,
 };
-
-/// Numbers in -1..1 that look random and are the same everywhere.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
+use noise::noise;
 
 fn cpu(isa: IsaLevel, threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap()

@@ -164,12 +164,12 @@ impl Request {
     /// Tokens that memory sets take: while it decodes, those of the home, and those that its last
     /// chunk was given.
     fn reserved_for_sets(&self) -> Vec<(WorkerId, u64)> {
-        let all = |worker| (worker, self.sets.all());
-        let decoding = |worker| (worker, self.sets.decoding());
+        let all = |worker| (worker, self.sets.all);
+        let decoding = |worker| (worker, self.sets.decoding);
         match self.phase {
             Phase::Prefill => self.computing().into_iter().map(all).collect(),
             Phase::Decode { home } => {
-                let giver = self.giver().map(|idx| (self.worker(idx), self.sets.one()));
+                let giver = self.giver().map(|idx| (self.worker(idx), self.sets.one));
                 let next = self.departure.map(|departure| decoding(departure.to));
                 giver.into_iter().chain(next).chain([decoding(home)]).collect()
             }

@@ -7,15 +7,14 @@ use crate::words::{Job, Limits};
 /// as the tokens whose keys are as many bytes, so that a pool's size bounds both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Sets {
-    /// Of any worker that has a chunk of it: those that chunks in flight are at work on and done
-    /// ones keep (one more where it spares bytes), then those of further completions.
-    least: u64,
-    /// States of those of chunks, as far as room is taken for them.
-    states: u64,
-    /// Of the home while it decodes: one set for each completion.
-    decoding: u64,
-    /// Whatever is in one set.
-    one: u64,
+    /// Of any worker that has a chunk of it, for as long as chunks are done: those that chunks in
+    /// flight are at work on and done ones keep (one more where it spares bytes), then those of
+    /// further completions.
+    pub(crate) all: u64,
+    /// Of the home, as long as it decodes: one set for each completion.
+    pub(crate) decoding: u64,
+    /// Of who keeps one of them.
+    pub(crate) one: u64,
 }
 
 impl Sets {
@@ -30,40 +29,17 @@ impl Sets {
         let window = u64::from((limits.batch_tokens / job.grid.chunk_tokens()).max(1));
         let kept = 2 + HELD_CHUNKS as u64;
         let keys = job.memory_tokens.next_multiple_of(limits.page_tokens);
-        let further = further(job, limits.page_tokens);
+        let one = keys.saturating_add(job.state_tokens);
+        // They may share the prompt's pages, but not on a device without pages, nor where they were
+        // handed over; so each completion counts as a whole.
+        let further = one.saturating_mul(u64::from(job.choices.max(1)) - 1);
         let least = keys.saturating_mul((window + kept).min(chunks)).saturating_add(further);
         // What waits for the set before it has no state yet.
         let states = job.state_tokens.saturating_mul(kept.min(chunks));
         let spare = pools.filter(|pool| *pool >= least).map(|pool| pool - least).min();
-        let states = states.min(spare.unwrap_or(0));
-        let one = keys.saturating_add(job.state_tokens);
-        let all = least.saturating_add(states);
-        let decoding = one.saturating_add(further).min(all);
-        Self { least, states, decoding, one: one.min(all) }
+        let all = least.saturating_add(states.min(spare.unwrap_or(0)));
+        Self { all, decoding: one.saturating_add(further).min(all), one: one.min(all) }
     }
-
-    /// Of any worker that has a chunk of it, for as long as chunks are done.
-    pub(crate) fn all(self) -> u64 {
-        self.least.saturating_add(self.states)
-    }
-
-    /// Of the home, as long as it decodes.
-    pub(crate) fn decoding(self) -> u64 {
-        self.decoding
-    }
-
-    /// Of who keeps one of them.
-    pub(crate) fn one(self) -> u64 {
-        self.one
-    }
-}
-
-/// What completions take beside the first one. They may share the prompt's pages, but not on a
-/// device without pages, nor where they were handed over; so each counts as a whole.
-fn further(job: &Job, page_tokens: u64) -> u64 {
-    let own = job.memory_tokens.next_multiple_of(page_tokens);
-    let completions = u64::from(job.choices.max(1)) - 1;
-    own.saturating_add(job.state_tokens).saturating_mul(completions)
 }
 
 #[cfg(test)]
@@ -103,7 +79,7 @@ mod tests {
 
     fn check(job: &Job, pools: &[u64], want: [u64; 3]) {
         let sets = Sets::of(job, &LIMITS, pools.iter().copied());
-        assert_eq!([sets.all(), sets.decoding(), sets.one()], want, "{job:?} {pools:?}");
+        assert_eq!([sets.all, sets.decoding, sets.one], want, "{job:?} {pools:?}");
     }
 
     #[test]

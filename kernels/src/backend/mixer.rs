@@ -6,7 +6,7 @@ use crate::recurrent::{Recurred, Recurrent};
 use crate::reference::{gate, recur};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::LayerWeights;
+use crate::weights::{LayerWeights, Linear};
 
 /// Gates behind attention, and layers that remember in a state of fixed size. What is given here
 /// reads on the host what a device made; a backend that has kernels for it does better.
@@ -15,10 +15,7 @@ pub trait MixerOps: LayerOps {
     /// `[tokens, columns]`, of [`Recurrent::columns`].
     fn mix(&self, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
         shapes::mixing(layer, x)?;
-        match &layer.attn_norm {
-            Some(norm) => self.linear(&self.norm(x, norm, layer.spec.norm_eps), &layer.qkv),
-            None => self.linear(x, &layer.qkv),
-        }
+        normed_product(self, layer, (x, &layer.qkv))
     }
 
     /// What the rows of a block, `[tokens, columns]`, and the state before it make of each other.
@@ -52,13 +49,22 @@ pub trait MixerOps: LayerOps {
     fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {
         let Some(weight) = &layer.gate else { return Ok(attention) };
         shapes::gating(layer, x, &attention)?;
-        let gates = match &layer.attn_norm {
-            Some(norm) => self.linear(&self.norm(x, norm, layer.spec.norm_eps), weight)?,
-            None => self.linear(x, weight)?,
-        };
+        let gates = normed_product(self, layer, (x, weight))?;
         gates.array().host()?;
         attention.array().host()?;
         Ok(gate(&gates, attention))
+    }
+}
+
+/// `x`, normed where the layer does that, through `weight`.
+fn normed_product(
+    backend: &(impl LayerOps + ?Sized),
+    layer: &LayerWeights,
+    (x, weight): (&Rows, &Linear),
+) -> Result<Rows, BackendError> {
+    match &layer.attn_norm {
+        Some(norm) => backend.linear(&backend.norm(x, norm, layer.spec.norm_eps), weight),
+        None => backend.linear(x, weight),
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn project(
 }
 
 /// `x` before it is projected.
-fn normed<'a>(layer: &'a LayerWeights, x: &'a Rows) -> Argument<'a> {
+pub(super) fn normed<'a>(layer: &'a LayerWeights, x: &'a Rows) -> Argument<'a> {
     Argument { rows: x, prepare: Prepare::norm(layer.attn_norm.as_deref(), layer.spec.norm_eps) }
 }
 

@@ -2,15 +2,12 @@
 
 use super::norm::norm_row;
 use crate::array::Array;
-use crate::recurrent::{Delta, Recurred, Recurrent, Rule, Scan, States};
+use crate::recurrent::{Delta, Recurred, Recurrent, Rule, Scan};
 use crate::tensor::Rows;
 
 /// See [`crate::MixerOps::recur`].
 pub(crate) fn recur(recurrent: &Recurrent, columns: &Rows, state: Array<f32>) -> Recurred {
-    let mut state = match state.is_empty() {
-        true => vec![0.0; recurrent.state_len()],
-        false => state.into_vec(),
-    };
+    let mut state = recurrent.begin(state);
     let mut output = Rows::zeros(columns.rows(), recurrent.outputs());
     let (inputs, states) = state.split_at_mut(recurrent.inputs_len());
     for t in 0..columns.rows() {
@@ -102,7 +99,7 @@ fn delta_row(delta: &Delta, row: &[f32], qkv: &[f64], states: &mut [f32], to: &m
 
 /// See [`Scan`].
 fn scan_row(scan: &Scan, row: &[f32], xbc: &[f64], states: &mut [f32], to: &mut [f32]) {
-    let States { rows, cols, .. } = Rule::Scan(scan.clone()).states().expect("it has");
+    let Scan { state_dim: rows, head_dim: cols, .. } = *scan;
     let (b, c) = (scan.outputs(), scan.outputs() + scan.groups * rows);
     for (head, state) in states.chunks_exact_mut(rows * cols).enumerate() {
         let group = scan.group(head) * rows;

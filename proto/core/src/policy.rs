@@ -161,6 +161,11 @@ impl MemoryPolicy {
         (!self.keeps_all()).then(|| self.sinks + self.local + self.heavy)
     }
 
+    /// Keys remembered per layer and KV head of so many tokens, at most.
+    pub fn kept_of(&self, tokens: u32) -> u32 {
+        self.budget_tokens().map_or(tokens, |budget| tokens.min(budget))
+    }
+
     /// Checks the fields against their bounds, before any clamp.
     ///
     /// # Errors

@@ -39,32 +39,24 @@ pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
         .and_then(KvDtype::try_from)
 }
 
+/// A shape of `$from` as one of `$to`, which has the same fields: the compiler says where it has
+/// not.
+macro_rules! as_shape {
+    ($shape:expr, $from:path => $to:path { $($field:ident),+ $(,)? }) => {{
+        let $from { $($field),+ } = $shape;
+        $to { $($field),+ }
+    }};
+    ($shape:expr, $from:path => $to:path) => {
+        as_shape!($shape, $from => $to {
+            vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, recurrent_layers,
+            state_bytes,
+        })
+    };
+}
+
 impl From<ModelShape> for v1::ModelShape {
     fn from(shape: ModelShape) -> Self {
-        let ModelShape {
-            vocab,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            max_positions,
-            recurrent_layers,
-            state_bytes,
-        } = shape;
-        Self {
-            vocab,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            max_positions,
-            recurrent_layers,
-            state_bytes,
-        }
+        as_shape!(shape, ModelShape => v1::ModelShape)
     }
 }
 
@@ -72,30 +64,7 @@ impl TryFrom<v1::ModelShape> for ModelShape {
     type Error = Refusal;
 
     fn try_from(wire: v1::ModelShape) -> Result<Self, Refusal> {
-        let v1::ModelShape {
-            vocab,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            max_positions,
-            recurrent_layers,
-            state_bytes,
-        } = wire;
-        let shape = Self {
-            vocab,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            max_positions,
-            recurrent_layers,
-            state_bytes,
-        };
+        let shape = as_shape!(wire, v1::ModelShape => ModelShape);
         shape.validate()?;
         Ok(shape)
     }

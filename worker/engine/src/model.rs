@@ -273,7 +273,10 @@ impl Model {
     }
 
     /// Refuses shards where some layers have a state, which one chunk has to give to the next.
-    pub(crate) fn check_shards(&self) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// There are such layers.
+    pub fn check_shards(&self) -> Result<(), Refusal> {
         let layers = self.parts.shape.recurrent_layers;
         Refusal::unless_within("recurrent_layers where keys are in shards", layers, 0, 0).map(drop)
     }

@@ -108,9 +108,7 @@ impl Executor {
 
     fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
         if let Some(directory) = &work.shards {
-            let recurrent_layers = self.model.shape().recurrent_layers;
-            Refusal::unless_within("recurrent_layers beside shards", recurrent_layers, 0, 0)
-                .map_err(EngineError::from)?;
+            self.model.check_shards().map_err(EngineError::from)?; // before anything is kept
             return self.prefill_shards(work, directory);
         }
         let model = self.model.clone();
@@ -298,7 +296,7 @@ impl MemoryPort for ChunkPort<'_> {
         self.executor.beside(compute);
     }
 
-    fn give(&mut self, layer: usize, mut memory: Arc<MemorySet>) -> Result<(), PortError> {
+    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
         let key @ ChunkKey { request, chunk_idx, .. } = self.work.key;
         // Beside the computation it may have been assigned anew: what goes out then is that one's.
         self.executor.check_wanted(key)?;
@@ -306,12 +304,9 @@ impl MemoryPort for ChunkPort<'_> {
         self.given.report.memory_bytes += bytes;
         let tokens = &mut self.given.report.memory_tokens;
         *tokens = (*tokens).max(memory.keys.len() as u32); // some layers have none
-        // Where there are no keys nothing would change, and a state would be copied for it.
-        if let Some(rounding) = rounding(self.work.wire).filter(|_| !memory.keys.is_empty()) {
-            // Also what does not travel: no bit may depend on who is given it.
-            let keys = &mut Arc::make_mut(&mut memory).keys;
-            keys.round(rounding).map_err(|source| PortError::Memory { layer, source })?;
-        }
+        // Also what does not travel: no bit may depend on who is given it.
+        let memory = rounded(memory, self.work.wire)
+            .map_err(|source| PortError::Memory { layer, source })?;
         if self.work.next.is_none() {
             self.given.home.push(memory);
         } else {
@@ -328,6 +323,19 @@ impl MemoryPort for ChunkPort<'_> {
         self.executor.tell_layer(self.work.key, layer as u32 + 1);
         Ok(())
     }
+}
+
+/// The set as it is handed off: what a chunk gives, and what a completion left, of whose keys some
+/// never were round.
+pub(super) fn rounded(
+    mut set: Arc<MemorySet>,
+    wire: WireDtype,
+) -> Result<Arc<MemorySet>, BackendError> {
+    // Where there are no keys nothing would change, and a state would be copied for it.
+    if let Some(rounding) = rounding(wire).filter(|_| !set.keys.is_empty()) {
+        Arc::make_mut(&mut set).keys.round(rounding)?;
+    }
+    Ok(set)
 }
 
 /// What is left of f32 keys and values that travel as `wire`.

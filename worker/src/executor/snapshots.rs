@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::snapshot::{Keep, Made, Restore};
 use aqueduct_core::work::{ChunkReport, Event, FailureKind};
-use aqueduct_core::{ChunkKey, RequestId, SnapshotKey, WireDtype, limits};
+use aqueduct_core::{ChunkKey, RequestId, SnapshotKey, limits};
 use aqueduct_engine::shards::{Branch, ShardError, ShardKey};
 use aqueduct_kernels::{BackendError, MemorySet, Shard};
 
 use super::Executor;
-use super::chunk::rounding;
+use super::chunk::rounded;
 use super::request::{Kept, Memory, Outgoing, Request, Restoring};
 use super::session::SessionId;
 use crate::snapshots::{Found, Snapshot};
@@ -160,7 +160,7 @@ impl Executor {
             report.memory_bytes += bytes;
             report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let Some(outgoing) = &mut outgoing else { continue };
-            let set = match rounded(set, outgoing.wire) {
+            let set = match rounded(set.clone(), outgoing.wire) {
                 Ok(set) => set,
                 Err(error) => {
                     let (kind, message) = (FailureKind::Invalid, error.to_string());
@@ -260,17 +260,6 @@ impl Request {
     }
 }
 
-/// The set as it is handed off. What a chunk gave is round already; what a completion left may
-/// have keys that never were.
-fn rounded(set: &Arc<MemorySet>, wire: WireDtype) -> Result<Arc<MemorySet>, BackendError> {
-    let mut set = set.clone();
-    // Where there are no keys nothing would change, and a state would be copied for it.
-    if let Some(rounding) = rounding(wire).filter(|_| !set.keys.is_empty()) {
-        Arc::make_mut(&mut set).keys.round(rounding)?;
-    }
-    Ok(set)
-}
-
 /// When to give up waiting for what is asked for now.
 fn deadline() -> Instant {
     Instant::now() + Duration::from_millis(limits::RESTORE_DEADLINE_MS)
@@ -278,7 +267,7 @@ fn deadline() -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::Epoch;
+    use aqueduct_core::{Epoch, WireDtype};
     use tokio::runtime::Runtime;
 
     use super::*;

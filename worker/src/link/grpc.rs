@@ -277,8 +277,7 @@ impl Courier {
         &mut self,
         departure: Departure,
     ) -> Result<Option<(Verdict, String)>, Attempt> {
-        // A state has no keys with it. It is little beside them, and a pair of devices carries
-        // the arrays of keys alone.
+        // A state has no keys with it, and a pair of devices carries the arrays of keys alone.
         let is_empty = departure.header.keys == 0;
         let joined = self.stream().await?.bond.is_joined().await;
         let sent = match (joined, &self.direct, &mut self.stream) {

@@ -189,7 +189,7 @@ impl Plan {
 
     /// Tokens that the memory sets of `job` take of any worker that has a chunk of it.
     pub(super) fn set_tokens(&self, job: &Job) -> u64 {
-        self.sets(job).all()
+        self.sets(job).all
     }
 
     /// A worker for every chunk of a new request: in rotation, with shards where there is room,
@@ -214,7 +214,7 @@ impl Plan {
     ) -> Option<Vec<WorkerId>> {
         let request = &self.running[pos];
         if !request.is_sharded() {
-            let roomy = self.room().of(workers).with(request.sets.all());
+            let roomy = self.room().of(workers).with(request.sets.all);
             // What it has a place with already counts as taken by it.
             let chosen = if roomy.is_empty() { workers } else { &roomy };
             return self.rotated(moved.len(), chosen);

@@ -42,7 +42,7 @@ impl Plan {
     /// it; of those the one that does least.
     fn idle_for(&self, request: &Request, idx: usize) -> Option<WorkerId> {
         let ticket = request.ticket(idx)?;
-        let room = self.room().with(request.sets.all());
+        let room = self.room().with(request.sets.all);
         let may = |worker: &WorkerId| {
             let has_room = request.takes_room_of(*worker) || room.contains(worker);
             has_room && *worker != request.worker(idx) && !request.left.contains(worker)

@@ -27,8 +27,8 @@ impl Live {
 
     /// Most tokens whose keys one memory set keeps.
     fn memory_tokens(&self) -> u64 {
-        let all = u64::from(self.grid.prompt_tokens()) + u64::from(self.submission.max_tokens);
-        self.policy.budget_tokens().map_or(all, |budget| all.min(budget.into()))
+        let all = self.grid.prompt_tokens().saturating_add(self.submission.max_tokens);
+        self.policy.kept_of(all).into()
     }
 
     /// A state takes as much of a worker as so many tokens' keys, though it lies beside the pool.

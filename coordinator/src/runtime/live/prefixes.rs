@@ -108,9 +108,7 @@ impl Live {
     /// Prefixes of which all is known since this was asked last, with who has their memory.
     pub(in crate::runtime) fn whole_prefixes(&mut self) -> Vec<(WorkerId, Whole)> {
         let ModelInfo { shape, kv, .. } = &self.model;
-        let all = self.grid.prompt_tokens();
-        let tokens = self.policy.budget_tokens().map_or(all, |budget| all.min(budget));
-        let spacing = Spacing::new(shape, *kv, tokens);
+        let spacing = Spacing::new(shape, *kv, self.policy.kept_of(self.grid.prompt_tokens()));
         self.prefill.prefix.go_on((&self.grid, spacing), &self.prefill.reports)
     }
 

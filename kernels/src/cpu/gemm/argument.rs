@@ -67,16 +67,17 @@ pub(in crate::cpu) fn norm_row<S: Simd>(simd: S, x: &mut [f32], weight: &[f32], 
     }
 }
 
-/// 1 / sqrt(mean of x² + eps), of so many x with these sums of squares. NaN where their sum is
-/// beyond f32: 1 / infinity would make zeros of the row, which nobody could tell from a good one.
+/// x / sqrt(squares). NaN where squares are beyond f32: x / infinity would make zeros of the row,
+/// which nobody could tell from a good one.
+#[inline(always)]
+pub(in crate::cpu) fn over_root(x: f32, squares: f32) -> f32 {
+    if squares.is_finite() { x / squares.sqrt() } else { f32::NAN }
+}
+
+/// 1 / sqrt(mean of x² + eps), of so many x with these sums of squares.
 #[inline(always)]
 pub(in crate::cpu) fn norm_scale<S: Simd>(simd: S, squares: S::V, count: usize, eps: f32) -> S::V {
-    let total = sum(squares);
-    let scale = match total.is_finite() {
-        true => 1.0 / (total / count as f32 + eps).sqrt(),
-        false => f32::NAN,
-    };
-    simd.splat(scale)
+    simd.splat(over_root(1.0, sum(squares) / count as f32 + eps))
 }
 
 /// activation(gate) * up.

@@ -1,13 +1,10 @@
 //! Short convolutions, and what is made of their outputs before states see them.
 
-use super::super::gemm::Place;
+use super::super::gemm::{Place, over_root};
 use super::super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front, sum};
-use super::{Block, silu};
+use super::{Block, parts, silu};
 use crate::recurrent::{Convolution, Delta, Recurrent, Rule};
 use crate::tensor::Rows;
-
-/// Rows of a task.
-const ROWS: usize = 16;
 
 /// `[rows, channels]`: of [`Rule::Gated`] the layer's output already, of others silu(conv(.)), of
 /// which queries and keys are normed. Blocks remember their last inputs; whether these are finite.
@@ -29,15 +26,9 @@ pub(super) fn convolve(
     };
     let inputs = Inputs { data: inputs, stride, channels };
     let mut convolved = vec![0.0; columns.rows() * channels];
-    let (mut rest, mut tasks) = (&mut *convolved, Vec::new());
-    for block in &*blocks {
-        let to;
-        (to, rest) = rest.split_at_mut(block.rows.len() * channels);
-        let first = |part: usize| block.rows.start + part * ROWS;
-        let parts = to.chunks_mut((ROWS * channels).max(1)).enumerate();
-        tasks.extend(parts.map(|(part, to)| (block, first(part), to)));
-    }
-    place.crew.map(tasks, |(block, first, to): (&Block, usize, &mut [f32])| {
+    let tasks = parts(blocks, &mut convolved, channels);
+    place.crew.map(tasks, |(block, first, to)| {
+        let first = block.rows.start + first;
         place.isa.run(Convolve { recurrent, inputs, block, columns, first, to });
     });
     let remember = |block| remember(recurrent, inputs, block);
@@ -174,13 +165,7 @@ fn norm_keys<S: Simd>(simd: S, delta: &Delta, row: &mut [f32]) {
         }
         let is_query = idx < delta.key_heads;
         let factor = if is_query { 1.0 / (delta.key_dim as f32).sqrt() } else { 1.0 };
-        let total = sum(squares);
-        // Of squares beyond f32 zeros would come, which nobody could tell from good ones.
-        let scale = match total.is_finite() {
-            true => factor / (total + Delta::EPS).sqrt(),
-            false => f32::NAN,
-        };
-        let scale = simd.splat(scale);
+        let scale = simd.splat(over_root(factor, sum(squares) + Delta::EPS));
         for part in head.chunks_mut(LANES) {
             store_front(load_front(simd, part) * scale, part);
         }

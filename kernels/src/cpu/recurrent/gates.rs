@@ -3,12 +3,9 @@
 use super::super::gemm::{Place, norm_row};
 use super::super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use super::walk::span;
-use super::{Block, silu};
+use super::{Block, parts, silu};
 use crate::recurrent::{Recurrent, Rule};
 use crate::tensor::Rows;
-
-/// Rows of a task.
-const ROWS: usize = 16;
 
 /// `[rows, outputs]`, of [`walked`](super::walk::walk), or `convolved` where there are no states.
 pub(super) fn output_of(
@@ -22,16 +19,8 @@ pub(super) fn output_of(
         return Rows::from_vec(rows, cols, convolved);
     };
     let mut output = Rows::from_vec(rows, cols, vec![0.0; rows * cols]);
-    let (mut rest, mut tasks) = (output.data_mut(), Vec::new());
-    for block in blocks {
-        let to;
-        (to, rest) = rest.split_at_mut(block.rows.len() * cols);
+    place.crew.map(parts(blocks, output.data_mut(), cols), |(block, first, to)| {
         let walked = &walked[block.rows.start * cols..block.rows.end * cols];
-        let parts = to.chunks_mut((ROWS * cols).max(1)).enumerate();
-        tasks.extend(parts.map(|(part, to)| (block, walked, part * ROWS, to)));
-    }
-    type Task<'t> = (&'t Block, &'t [f32], usize, &'t mut [f32]);
-    place.crew.map(tasks, |(block, walked, first, to): Task<'_>| {
         for (t, to) in (first..).zip(to.chunks_exact_mut(cols)) {
             let (rows, span) = (block.rows.len(), span(states, block.rows.len()));
             for (head, to) in to.chunks_exact_mut(states.cols).enumerate() {

@@ -16,7 +16,8 @@ use std::ops::Range;
 use self::convolve::convolve;
 use self::gates::output_of;
 use self::walk::walk;
-use super::gemm::{Argument, Place, Prepare, linear};
+use super::gemm::{Place, linear};
+use super::layer::normed;
 use super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use crate::array::Array;
 use crate::backend::BackendError;
@@ -31,20 +32,28 @@ struct Block {
     state: Vec<f32>,
 }
 
+/// Rows that a task convolves, or finishes.
+const ROWS: usize = 16;
+
+/// A part of a block: the first of its rows in the block, and where `cols` numbers of each go.
+type Part<'a> = (&'a Block, usize, &'a mut [f32]);
+
+/// `to`, `[rows of all blocks, cols]`, in parts of at most [`ROWS`] rows.
+fn parts<'a>(blocks: &'a [Block], mut to: &'a mut [f32], cols: usize) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    for block in blocks {
+        let of_block;
+        (of_block, to) = to.split_at_mut(block.rows.len() * cols);
+        let each = of_block.chunks_mut((ROWS * cols).max(1)).enumerate();
+        parts.extend(each.map(|(idx, to)| (block, idx * ROWS, to)));
+    }
+    parts
+}
+
 /// See [`crate::MixerOps::mix`].
 pub(super) fn mix(place: Place<'_>, layer: &LayerWeights, x: &Rows) -> Result<Rows, BackendError> {
     shapes::mixing(layer, x)?;
-    through_norm(place, "mix", layer, (x, &layer.qkv))
-}
-
-fn through_norm(
-    place: Place<'_>,
-    op: &'static str,
-    layer: &LayerWeights,
-    (x, weight): (&Rows, &Linear),
-) -> Result<Rows, BackendError> {
-    let prepare = Prepare::norm(layer.attn_norm.as_deref(), layer.spec.norm_eps);
-    linear(op, place, Argument { rows: x, prepare }, weight, None)
+    linear("mix", place, normed(layer, x), &layer.qkv, None)
 }
 
 /// See [`crate::MixerOps::recur`].
@@ -55,7 +64,7 @@ pub(super) fn recur(
     state: Array<f32>,
 ) -> Result<Recurred, BackendError> {
     shapes::recurring(recurrent, columns, &state)?;
-    let block = Block { rows: 0..columns.rows(), state: begun(recurrent, state) };
+    let block = Block { rows: 0..columns.rows(), state: recurrent.begin(state) };
     all(place, recurrent, columns, vec![block]).remove(0)
 }
 
@@ -76,16 +85,8 @@ pub(super) fn recur_each(
         };
         return states.map(alone).collect();
     }
-    let block = |(i, state)| Block { rows: i..i + 1, state: begun(recurrent, state) };
+    let block = |(i, state)| Block { rows: i..i + 1, state: recurrent.begin(state) };
     all(place, recurrent, columns, states.map(block).collect())
-}
-
-/// A state to be gone on from.
-fn begun(recurrent: &Recurrent, state: Array<f32>) -> Vec<f32> {
-    match state.is_empty() {
-        true => vec![0.0; recurrent.state_len()],
-        false => state.into_vec(),
-    }
 }
 
 /// Blocks that have nothing to do with each other.
@@ -117,7 +118,7 @@ pub(super) fn gate(
     mut attention: Rows,
 ) -> Result<Rows, BackendError> {
     shapes::gating(layer, x, &attention)?;
-    let gates = through_norm(place, "gate", layer, (x, weight))?;
+    let gates = linear("gate", place, normed(layer, x), weight, None)?;
     let (cols, each) = (attention.cols(), layer.spec.head_dim);
     if cols == 0 {
         return Ok(attention);

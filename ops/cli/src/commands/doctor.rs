@@ -251,8 +251,11 @@ async fn look_at_model(path: &Path, args: &DoctorArgs) -> (Option<Finding>, Vec<
     let loaded = tokio::time::timeout(MODEL_DEADLINE, load_model(path, args.device)).await;
     let next = "give --model a folder or file that is whole; `aqueduct serve` would refuse it too";
     match loaded {
-        Ok(Ok((found, state_bytes))) => {
-            let fits = memory::with_states(fits, state_bytes);
+        Ok(Ok(found)) => {
+            let fits = match &found {
+                Finding::Model { state_bytes, .. } => memory::with_states(fits, *state_bytes),
+                Finding::Machine { .. } => fits,
+            };
             (Some(found), vec![Check::ok("model", "it can be served"), fits])
         }
         Ok(Err(error)) => (None, vec![Check::fail("model", exit::one_line(&error), next), fits]),
@@ -263,13 +266,12 @@ async fn look_at_model(path: &Path, args: &DoctorArgs) -> (Option<Finding>, Vec<
     }
 }
 
-/// What it is, and how many bytes its states are.
-async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<(Finding, u64)> {
+async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> {
     let args = ModelArgs::plain(path.into(), device);
     let Loaded { model, device, .. } = loading::load(&args, 0).await?;
     let text = TextModel::load(path)?;
     let shape = model.shape();
-    let found = Finding::Model {
+    Ok(Finding::Model {
         model: path.display().to_string(),
         device,
         fingerprint: model.fingerprint().to_owned(),
@@ -279,8 +281,7 @@ async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<(Finding,
         kv_bytes_per_token: shape.kv_bytes(1, KvDtype::Bf16),
         state_bytes: shape.state_bytes,
         eos: text.eos().to_vec(),
-    };
-    Ok((found, shape.state_bytes))
+    })
 }
 
 impl Shown for Report {

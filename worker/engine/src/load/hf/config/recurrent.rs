@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Config, present};
-use crate::load::decoder::{Family, Gate, Recurrents, RuleShape};
+use crate::load::decoder::{Family, Gate, Recurrents, RuleShape, all_but_every};
 
 /// The fields about them, and others that only their families have.
 #[derive(Deserialize)]
@@ -126,7 +126,7 @@ impl Config {
                 let interval = of.full_attention_interval.unwrap_or(4);
                 let most = u32::MAX as usize;
                 Refusal::unless_within("full_attention_interval", interval, 1, most)?;
-                Ok((1..=count).map(|layer| !layer.is_multiple_of(interval)).collect())
+                Ok(all_but_every(interval, self.num_hidden_layers))
             }
             (Family::Lfm2, None) => Ok(match &of.full_attn_idxs {
                 Some(some) => all_but(some),
