@@ -397,6 +397,8 @@ impl Submission {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use aqueduct_core::WideHeads;
+
     use super::*;
 
     pub(crate) const SHAPE: ModelShape = ModelShape {
@@ -410,6 +412,7 @@ pub(crate) mod tests {
         max_positions: 50,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     pub(crate) fn good() -> Submission {

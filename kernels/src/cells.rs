@@ -53,7 +53,7 @@ impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
     pub(crate) fn reach(self, idx: usize, count: usize) -> usize {
         match self {
             Self::Flat(_) => count,
-            Self::Paged(_) => count.min(PAGE_CELLS - idx % PAGE_CELLS),
+            Self::Paged(pages) => count.min(pages.cells() - idx % pages.cells()),
         }
     }
 

@@ -11,7 +11,7 @@ use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, limits};
 use aqueduct_kernels::{MemorySet, SetShape};
 
 use crate::doorbell::Doorbell;
-pub use fit::Fit;
+pub use fit::{Fit, LayerFit};
 use state::State;
 
 /// What even an empty set costs, so that no number of empty ones is free.
@@ -207,7 +207,7 @@ fn cost(set_bytes: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{RECURRENT, fit, hybrid_fit, key, set, state};
+    use crate::link::conformance::{LAYER, RECURRENT, fit, hybrid_fit, key, set, state};
     use aqueduct_kernels::KvDtype;
 
     const FAR: Came<'_> = Came::Far { bytes: 100, spared_bytes: 7 };
@@ -492,8 +492,8 @@ mod tests {
         };
         check(fit().layers(), set(4, 1), "layer");
         check(0, state(1), "state");
-        check(0, MemorySet::empty(3, fit().head_dim, fit().kv), "kv_heads");
-        check(0, MemorySet::empty(fit().kv_heads, 4, fit().kv), "head_dim");
-        check(0, MemorySet::empty(fit().kv_heads, fit().head_dim, KvDtype::F32), "kv");
+        check(0, MemorySet::empty(3, LAYER.head_dim, fit().kv), "kv_heads");
+        check(0, MemorySet::empty(LAYER.kv_heads, 4, fit().kv), "head_dim");
+        check(0, MemorySet::empty(LAYER.kv_heads, LAYER.head_dim, KvDtype::F32), "kv");
     }
 }

@@ -12,7 +12,9 @@ use aqueduct_core::work::{
     Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, Outputs,
     Peer, RetainedMass, WorkerInfo,
 };
-use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, SnapshotKey, SnapshotsHeld, limits};
+use aqueduct_core::{
+    KvDtype, MemoryPolicy, ModelShape, SnapshotKey, SnapshotsHeld, WideHeads, limits,
+};
 use tokio::sync::{Notify, mpsc};
 
 /// What was kept, by name.
@@ -187,6 +189,7 @@ impl Fake {
                 max_positions: self.max_positions,
                 recurrent_layers: 0,
                 state_bytes: 0,
+                wide: WideHeads::NONE,
             },
             kv: KvDtype::F32,
             threads: 1,

@@ -82,8 +82,9 @@ impl Keys {
         if let Some(pool) = self.pool().cloned() {
             self.k.hold_pages();
             self.v.hold_pages();
-            cells = cells.next_multiple_of(PAGE_CELLS);
-            let added = self.kv_heads() * cells.saturating_sub(self.k.tokens) / PAGE_CELLS;
+            let of_page = self.k.page_cells();
+            cells = cells.next_multiple_of(of_page);
+            let added = self.kv_heads() * cells.saturating_sub(self.k.tokens) / of_page;
             let [k, v] = [&self.k, &self.v].map(|heads| added + shared_pages(heads, moves));
             if k + v > 0 {
                 for_k = pool.take(k + v)?;
@@ -174,6 +175,6 @@ fn shared_pages(heads: &KvHeads, moves: &[Move]) -> usize {
         .iter()
         .filter(|moved| moved.to < heads.tokens)
         .map(|moved| moved.g * heads.tokens + moved.to)
-        .filter(|row| is_another(row / PAGE_CELLS) && heads.is_shared(*row))
+        .filter(|row| is_another(row / heads.page_cells()) && heads.is_shared(*row))
         .count()
 }

@@ -4,11 +4,11 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-use super::{PAGE_CELLS, Page, Pool};
+use super::{Page, Pool};
 use crate::array::Resident;
 use crate::backend::BackendError;
 
-/// `[rows, width]`: row r lies in page r / [`PAGE_CELLS`]. As many rows as the pages have.
+/// `[rows, width]`: row r lies in page r / [`cells`](Self::cells). As many rows as the pages have.
 ///
 /// A clone shares every page; whoever changes a row of a shared page first takes one of its own.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub(crate) struct Paged<T> {
     pool: Pool,
     pages: Vec<Page>,
     width: usize,
+    cells: usize,
     elements: PhantomData<T>,
 }
 
@@ -29,11 +30,19 @@ impl<T: Pod> Paged<T> {
     /// No rows of `width` elements.
     ///
     /// # Panics
-    /// Where the pool's pages are made for other rows: a bug of the caller.
+    /// Where the pool's pages are not full of such rows: a bug of the caller.
     pub(crate) fn empty(pool: &Pool, width: usize) -> Self {
-        let row_bytes = pool.0.page_bytes / PAGE_CELLS;
-        assert_eq!(row_bytes, width * size_of::<T>(), "bytes of a row of the pool and of these");
-        Self { pool: pool.clone(), pages: Vec::new(), width, elements: PhantomData }
+        let (page_bytes, row_bytes) = (pool.0.page_bytes, width * size_of::<T>());
+        let cells = page_bytes.checked_div(row_bytes).unwrap_or_default();
+        let are_full = cells > 0 && cells * row_bytes == page_bytes;
+        assert!(are_full, "rows of {row_bytes} bytes in pages of {page_bytes}");
+        Self { pool: pool.clone(), pages: Vec::new(), width, cells, elements: PhantomData }
+    }
+
+    /// Rows of a page: [`PAGE_CELLS`](super::PAGE_CELLS) of those that the pool was made for, and
+    /// fewer of wider ones.
+    pub(crate) fn cells(&self) -> usize {
+        self.cells
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -43,8 +52,8 @@ impl<T: Pod> Paged<T> {
     /// Rows from `idx` on, all in one page.
     #[inline(always)]
     pub(crate) fn rows(&self, idx: usize, count: usize) -> &[T] {
-        let page = self.pages[idx / PAGE_CELLS].elements();
-        &page[idx % PAGE_CELLS * self.width..][..count * self.width]
+        let page = self.pages[idx / self.cells].elements();
+        &page[idx % self.cells * self.width..][..count * self.width]
     }
 
     /// Rows from `idx` on, all in one page, to be changed; the page becomes this array's own, out
@@ -58,7 +67,7 @@ impl<T: Pod> Paged<T> {
         (idx, count): (usize, usize),
         fresh: &mut Vec<Page>,
     ) -> &mut [T] {
-        let page = &mut self.pages[idx / PAGE_CELLS];
+        let page = &mut self.pages[idx / self.cells];
         if page.is_shared() {
             let mut own = fresh.pop().expect("a fresh page for every shared one");
             let rows = own.elements_mut().expect("a fresh page is not shared");
@@ -66,12 +75,12 @@ impl<T: Pod> Paged<T> {
             *page = own;
         }
         let rows = page.elements_mut().expect("not shared, or no longer");
-        &mut rows[idx % PAGE_CELLS * self.width..][..count * self.width]
+        &mut rows[idx % self.cells * self.width..][..count * self.width]
     }
 
     /// Whether row `idx` lies in a page that somebody else holds too.
     pub(crate) fn is_shared(&self, idx: usize) -> bool {
-        self.pages[idx / PAGE_CELLS].is_shared()
+        self.pages[idx / self.cells].is_shared()
     }
 
     /// Turns `heads` times `from` pages into `heads` times `to`: of each head the last ones go,
@@ -90,7 +99,7 @@ impl<T: Pod> Paged<T> {
 
 impl<T: Pod + Send + Sync> Resident<T> for Paged<T> {
     fn count(&self) -> usize {
-        self.pages.len() * PAGE_CELLS * self.width
+        self.pages.len() * self.cells * self.width
     }
 
     fn fetch(&self) -> Result<Vec<T>, BackendError> {

@@ -9,7 +9,7 @@ use super::rows_of_token;
 use crate::array::Array;
 use crate::backend::BackendError;
 use crate::cells::{HeadRows, Lain};
-use crate::pool::{PAGE_CELLS, Page, Paged, Pool};
+use crate::pool::{Page, Paged, Pool};
 
 /// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,7 +149,7 @@ impl KvHeads {
     /// No keys, in pages of `pool`.
     ///
     /// # Panics
-    /// Where the pool's pages are made for other rows: a bug of the caller.
+    /// Where the pool's pages are not full of such rows: a bug of the caller.
     pub(crate) fn empty_in(pool: &Pool, kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
         let data = match dtype {
             KvDtype::F32 => KvData::F32(Array::on_device(Arc::new(Paged::empty(pool, head_dim)))),
@@ -163,6 +163,14 @@ impl KvHeads {
         match &self.data {
             KvData::F32(data) => data.as_resident().map(Paged::<f32>::pool),
             KvData::Bf16(data) => data.as_resident().map(Paged::<bf16>::pool),
+        }
+    }
+
+    /// Rows of a page; 1 where they lie side by side.
+    pub(crate) fn page_cells(&self) -> usize {
+        match &self.data {
+            KvData::F32(data) => data.as_resident().map_or(1, Paged::<f32>::cells),
+            KvData::Bf16(data) => data.as_resident().map_or(1, Paged::<bf16>::cells),
         }
     }
 
@@ -241,7 +249,7 @@ impl Strides {
         fresh: &mut Vec<Page>,
     ) {
         if let Some(pages) = data.make_resident_mut::<Paged<T>>() {
-            return pages.restride(self.heads, self.to / PAGE_CELLS, fresh);
+            return pages.restride(self.heads, self.to / pages.cells(), fresh);
         }
         let (from, to) = (self.from * width, self.to * width);
         let mut rows = Vec::with_capacity(self.heads * to);

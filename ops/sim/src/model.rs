@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::ModelShape;
+use aqueduct_core::{ModelShape, WideHeads};
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
     Activation, Backend, Convolution, Delta, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights,
@@ -37,6 +37,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         max_positions: 0,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
     let embed = weights.linear(VOCAB as usize, WIDTH, 1.0);
     let mut layers: Vec<_> = (0..LAYERS).map(|_| weights.layer()).collect();

@@ -220,6 +220,7 @@ impl std::str::FromStr for WireDtype {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WideHeads;
 
     const SHAPE: ModelShape = ModelShape {
         vocab: 100,
@@ -232,6 +233,7 @@ mod tests {
         max_positions: 0,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     #[test]

@@ -25,6 +25,52 @@ pub struct ModelShape {
     pub recurrent_layers: u32,
     /// Bytes of the states of all these.
     pub state_bytes: u64,
+    /// Layers whose heads are of another shape.
+    pub wide: WideHeads,
+}
+
+/// Some layers of a model have as many query heads, but other KV heads than the rest, of more
+/// elements each perhaps (Google 2026, Gemma 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WideHeads {
+    /// How many; 0, as all that follows, where there are none.
+    pub layers: u32,
+    /// KV heads of each.
+    pub kv_heads: u32,
+    /// Elements of one head: those of the other layers times 1, 2, 4, 8 or 16, so that the same
+    /// pages are full of both.
+    pub head_dim: u32,
+}
+
+impl WideHeads {
+    /// None.
+    pub const NONE: Self = Self { layers: 0, kv_heads: 0, head_dim: 0 };
+
+    fn validate(self, shape: &ModelShape) -> Result<(), Refusal> {
+        Refusal::unless_within("wide.layers", self.layers, 0, shape.kv_layers())?;
+        if self.layers == 0 {
+            Refusal::unless_within("wide.kv_heads", self.kv_heads, 0, 0)?;
+            return Refusal::unless_within("wide.head_dim", self.head_dim, 0, 0).map(drop);
+        }
+        Refusal::unless_within("wide.kv_heads", self.kv_heads, 1, shape.heads)?;
+        if !shape.heads.is_multiple_of(self.kv_heads) {
+            let bound = format!("a divisor of heads = {}", shape.heads);
+            return Err(Refusal::new("wide.kv_heads", self.kv_heads, bound));
+        }
+        Refusal::unless_within("wide.head_dim", self.head_dim, 2, limits::HEAD_DIM_MAX)?;
+        if ![1, 2, 4, 8, 16].iter().any(|times| shape.head_dim * times == self.head_dim) {
+            let bound = format!("1, 2, 4, 8 or 16 times head_dim = {}", shape.head_dim);
+            return Err(Refusal::new("wide.head_dim", self.head_dim, bound));
+        }
+        if (self.kv_heads, self.head_dim) == (shape.kv_heads, shape.head_dim) {
+            return Err(Refusal::new(
+                "wide.layers",
+                self.layers,
+                "0 where heads are those of others",
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl ModelShape {
@@ -40,11 +86,11 @@ impl ModelShape {
 
     /// Bytes of K and V of `tokens` remembered keys over all layers and KV heads.
     pub const fn kv_bytes(&self, tokens: u64, dtype: KvDtype) -> u64 {
-        2 * self.kv_layers() as u64
-            * self.kv_heads as u64
-            * self.head_dim as u64
-            * tokens
-            * dtype.bytes() as u64
+        let wide = self.wide.layers as u64;
+        let others = (self.kv_layers() as u64).saturating_sub(wide);
+        let elements = others * self.kv_heads as u64 * self.head_dim as u64
+            + wide * self.wide.kv_heads as u64 * self.wide.head_dim as u64;
+        2 * elements * tokens * dtype.bytes() as u64
     }
 
     /// Checks every count against its limit and the counts against each other.
@@ -69,7 +115,7 @@ impl ModelShape {
         if !self.head_dim.is_multiple_of(2) {
             return Err(Refusal::new("head_dim", self.head_dim, "even, for rotary embedding"));
         }
-        Ok(())
+        self.wide.validate(self)
     }
 }
 
@@ -105,6 +151,7 @@ mod tests {
             max_positions: 65_536,
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         };
         assert_eq!(good.validate(), Ok(()));
         assert_eq!(good.group(), 2);
@@ -116,6 +163,16 @@ mod tests {
         check(ModelShape { kv_heads: 0, ..good.clone() }, "kv_heads");
         check(ModelShape { head_dim: 7, ..good.clone() }, "head_dim");
         check(ModelShape { vocab: 0, ..good.clone() }, "vocab");
+        let wide = WideHeads { layers: 2, kv_heads: 1, head_dim: 128 };
+        let with = |wide| ModelShape { wide, ..good.clone() };
+        assert_eq!(with(wide).validate(), Ok(()));
+        assert_eq!(with(wide).kv_bytes(10, KvDtype::Bf16), 2 * (4 * 2 * 64 + 2 * 128) * 10 * 2);
+        check(with(WideHeads { layers: 7, ..wide }), "wide.layers");
+        check(with(WideHeads { layers: 0, ..wide }), "wide.kv_heads");
+        check(with(WideHeads { kv_heads: 3, ..wide }), "wide.kv_heads");
+        check(with(WideHeads { head_dim: 192, ..wide }), "wide.head_dim");
+        check(with(WideHeads { head_dim: 32, ..wide }), "wide.head_dim");
+        check(with(WideHeads { kv_heads: 2, head_dim: 64, ..wide }), "wide.layers");
         check(ModelShape { layers: u32::MAX, ..good }, "layers");
     }
 

@@ -160,6 +160,7 @@ impl Spacing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WideHeads;
 
     #[test]
     fn boundaries_worth_keeping_are_few() {
@@ -193,6 +194,7 @@ mod tests {
             max_positions: 0,
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         };
         let grid = ChunkGrid::new(345, 10).unwrap();
         let check = |state_bytes: u64, tokens: u32, want: &[u32]| {

@@ -12,8 +12,8 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
-    RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering, TraceParent, WireDtype,
-    limits,
+    RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering, TraceParent, WideHeads,
+    WireDtype, limits,
 };
 pub(crate) use form::{constraint, form};
 use proptest::prelude::*;
@@ -210,6 +210,7 @@ pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
             (kv_heads, group, half),
             (recurrent, state_bytes),
         )| ModelShape {
+            wide: wide(layers - recurrent % layers, kv_heads * group, 2 * half),
             vocab,
             layers,
             width,
@@ -222,6 +223,14 @@ pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
             state_bytes: if recurrent % layers == 0 { 0 } else { state_bytes },
         },
     )
+}
+
+/// Of so many layers with keys, every third model has some with heads of twice the size.
+fn wide(layers: u32, heads: u32, head_dim: u32) -> WideHeads {
+    match layers % 3 == 0 && 2 * head_dim <= limits::HEAD_DIM_MAX {
+        true => WideHeads { layers: layers / 3, kv_heads: heads, head_dim: 2 * head_dim },
+        false => WideHeads::NONE,
+    }
 }
 
 pub(crate) fn kv() -> impl Strategy<Value = KvDtype> {
@@ -257,6 +266,7 @@ pub(crate) fn example_info() -> WorkerInfo {
         max_positions: 0,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
     WorkerInfo {
         peer: Peer("local://w0".into()),

@@ -1,7 +1,7 @@
 //! What a worker is: the shape of its model, its KV dtype, where it can be reached.
 
 use aqueduct_core::work::{Base, NextHop, Peer, WorkerInfo};
-use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal, limits};
+use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal, WideHeads, limits};
 
 use super::{Under, required};
 use crate::v1;
@@ -39,15 +39,15 @@ pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
         .and_then(KvDtype::try_from)
 }
 
-/// A shape of `$from` as one of `$to`, which has the same fields: the compiler says where it has
-/// not.
+/// A shape of `$from` as one of `$to`, which has the same fields besides `wide`: the compiler says
+/// where it has not.
 macro_rules! as_shape {
-    ($shape:expr, $from:path => $to:path { $($field:ident),+ $(,)? }) => {{
-        let $from { $($field),+ } = $shape;
-        $to { $($field),+ }
+    ($shape:expr, $from:path => $to:path, $as:expr, { $($field:ident),+ $(,)? }) => {{
+        let $from { wide, $($field),+ } = $shape;
+        $to { wide: $as(wide), $($field),+ }
     }};
-    ($shape:expr, $from:path => $to:path) => {
-        as_shape!($shape, $from => $to {
+    ($shape:expr, $from:path => $to:path, $as:expr) => {
+        as_shape!($shape, $from => $to, $as, {
             vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, recurrent_layers,
             state_bytes,
         })
@@ -56,7 +56,7 @@ macro_rules! as_shape {
 
 impl From<ModelShape> for v1::ModelShape {
     fn from(shape: ModelShape) -> Self {
-        as_shape!(shape, ModelShape => v1::ModelShape)
+        as_shape!(shape, ModelShape => v1::ModelShape, wide_on_wire)
     }
 }
 
@@ -64,10 +64,22 @@ impl TryFrom<v1::ModelShape> for ModelShape {
     type Error = Refusal;
 
     fn try_from(wire: v1::ModelShape) -> Result<Self, Refusal> {
-        let shape = as_shape!(wire, v1::ModelShape => ModelShape);
+        let shape = as_shape!(wire, v1::ModelShape => ModelShape, wide);
         shape.validate()?;
         Ok(shape)
     }
+}
+
+fn wide_on_wire(WideHeads { layers, kv_heads, head_dim }: WideHeads) -> Option<v1::WideHeads> {
+    (layers > 0).then_some(v1::WideHeads { layers, kv_heads, head_dim })
+}
+
+fn wide(wire: Option<v1::WideHeads>) -> WideHeads {
+    wire.map_or(WideHeads::NONE, |v1::WideHeads { layers, kv_heads, head_dim }| WideHeads {
+        layers,
+        kv_heads,
+        head_dim,
+    })
 }
 
 /// A peer that a link can be made to.

@@ -197,6 +197,22 @@ pub struct ModelShape {
     /// Bytes of the states of all these, of one sequence.
     #[prost(uint64, tag = "10")]
     pub state_bytes: u64,
+    /// Layers with as many query heads but other KV heads than the rest; absent where there are none.
+    #[prost(message, optional, tag = "11")]
+    pub wide: ::core::option::Option<WideHeads>,
+}
+/// Heads of some layers of a model.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WideHeads {
+    /// how many layers
+    #[prost(uint32, tag = "1")]
+    pub layers: u32,
+    /// of each
+    #[prost(uint32, tag = "2")]
+    pub kv_heads: u32,
+    #[prost(uint32, tag = "3")]
+    pub head_dim: u32,
 }
 /// Bytes between workers for keys that stay where they were computed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

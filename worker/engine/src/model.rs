@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId, limits};
-use aqueduct_kernels::pool::{PAGE_CELLS, page_bytes};
 use aqueduct_kernels::{
-    Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear,
-    MemorySet, Op, Pool, Queries, Rows,
+    Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerSpec, LayerWeights,
+    Linear, MemorySet, Op, Pool, Queries, Rows,
 };
 
 use crate::error::EngineError;
@@ -79,6 +78,36 @@ impl LayerAngles<'_> {
     }
 }
 
+/// Heads of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadShape {
+    /// H.
+    pub heads: usize,
+    /// G.
+    pub kv_heads: usize,
+    /// D.
+    pub head_dim: usize,
+}
+
+/// Layers with keys have the heads that the shape says, as many wide ones as it says.
+fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
+    let shape = &parts.shape;
+    let mut wide = 0;
+    for (idx, layer) in parts.layers.iter().enumerate() {
+        let LayerSpec { heads, kv_heads, head_dim, .. } = layer.spec;
+        let is = |of_heads: u32, of_dim: u32| {
+            (kv_heads, head_dim) == (of_heads as usize, of_dim as usize)
+        };
+        let is_wide = layer.recurrent.is_none() && is(shape.wide.kv_heads, shape.wide.head_dim);
+        wide += u32::from(is_wide);
+        if heads != shape.heads as usize || !(is_wide || is(shape.kv_heads, shape.head_dim)) {
+            let seen = format!("{heads}, {kv_heads} of keys, of {head_dim}");
+            return Err(Refusal::new(format!("layers[{idx}].heads"), seen, "the shape's"));
+        }
+    }
+    Refusal::unless_within("wide.layers", wide, shape.wide.layers, shape.wide.layers).map(drop)
+}
+
 /// As long as it lives, what its thread computes goes first.
 #[must_use]
 pub struct Hurry<'a>(&'a dyn Backend);
@@ -126,11 +155,14 @@ impl Model {
         let states: usize = recurrent().map(|recurrent| recurrent.state_len()).sum();
         let state_bytes = (states * size_of::<f32>()) as u64;
         Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
-        let pairs = shape.head_dim as usize / 2;
-        let (mut rope_layers, mut rope_of) = (Vec::new(), Vec::new());
+        check_heads(&parts)?;
+        let (mut rope_layers, mut rope_of) = (Vec::<usize>::new(), Vec::new());
+        let head_dim = |layer: usize| parts.layers[layer].spec.head_dim;
         for (idx, rope) in parts.ropes.iter().enumerate() {
-            Refusal::unless_within("rope.inv_freq", rope.inv_freq.len(), 0, pairs)?;
-            let known = rope_layers.iter().position(|&layer| parts.ropes[layer] == *rope);
+            Refusal::unless_within("rope.inv_freq", rope.inv_freq.len(), 0, head_dim(idx) / 2)?;
+            let is_known =
+                |layer: &usize| parts.ropes[*layer] == *rope && head_dim(*layer) == head_dim(idx);
+            let known = rope_layers.iter().position(is_known);
             rope_of.push(known.unwrap_or(rope_layers.len()));
             if known.is_none() {
                 rope_layers.push(idx);
@@ -179,6 +211,12 @@ impl Model {
         self.parts.layers.len()
     }
 
+    /// Heads of layer `idx`, if there is such a layer.
+    pub fn heads_of(&self, idx: usize) -> Option<HeadShape> {
+        let LayerSpec { heads, kv_heads, head_dim, .. } = self.parts.layers.get(idx)?.spec;
+        Some(HeadShape { heads, kv_heads, head_dim })
+    }
+
     /// Elements of the state of layer `idx`; 0 for one that remembers keys.
     pub fn state_len(&self, idx: usize) -> usize {
         self.parts.layers[idx].recurrent.as_ref().map_or(0, |recurrent| recurrent.state_len())
@@ -209,33 +247,34 @@ impl Model {
     }
 
     fn angles_of(&self, positions: impl Iterator<Item = u64> + Clone) -> LayerAngles<'_> {
-        let half = self.parts.shape.head_dim as usize / 2;
         let temperature = self.parts.temperature;
-        let angles =
-            |&layer: &usize| self.parts.ropes[layer].angles(half, positions.clone(), temperature);
+        let angles = |&layer: &usize| {
+            let half = self.parts.layers[layer].spec.head_dim / 2;
+            self.parts.ropes[layer].angles(half, positions.clone(), temperature)
+        };
         let angles = self.rope_layers.iter().map(angles).collect();
         LayerAngles { rope_of: &self.rope_of, angles }
     }
 
-    /// What a layer remembers before the first token.
-    pub fn empty_memory(&self) -> MemorySet {
-        let shape = &self.parts.shape;
-        MemorySet::empty(shape.kv_heads as usize, shape.head_dim as usize, self.parts.kv)
+    /// What layer `idx` remembers before the first token.
+    pub fn empty_memory(&self, idx: usize) -> MemorySet {
+        self.empty_memory_in(idx, None)
     }
 
     /// The same, in pages of `pool` where there is one.
-    pub fn empty_memory_in(&self, pool: Option<&Pool>) -> MemorySet {
-        let shape = &self.parts.shape;
-        let (kv_heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
-        let in_pool = |pool| MemorySet::empty_in(pool, kv_heads, head_dim, self.parts.kv);
-        pool.map_or_else(|| self.empty_memory(), in_pool)
+    pub fn empty_memory_in(&self, idx: usize, pool: Option<&Pool>) -> MemorySet {
+        let LayerSpec { kv_heads, head_dim, .. } = self.parts.layers[idx].spec;
+        match pool {
+            Some(pool) => MemorySet::empty_in(pool, kv_heads, head_dim, self.parts.kv),
+            None => MemorySet::empty(kv_heads, head_dim, self.parts.kv),
+        }
     }
 
     /// Bytes that one token's keys and values take in all layers that have keys.
     pub fn token_bytes(&self) -> u64 {
-        let shape = &self.parts.shape;
-        let page = page_bytes(shape.head_dim as usize, self.parts.kv) as u64;
-        2 * u64::from(shape.kv_layers()) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
+        let layers = self.parts.layers.iter().filter(|layer| layer.recurrent.is_none());
+        let elements = layers.map(|layer| layer.spec.kv_heads * layer.spec.head_dim).sum::<usize>();
+        2 * (elements * self.parts.kv.bytes()) as u64
     }
 
     /// Pages of `bytes` for the keys of this model; `None` where the device reads none of them

@@ -40,6 +40,7 @@ pub(crate) fn beside<T: Send>(port: &mut dyn MemoryPort, compute: impl FnOnce() 
 #[derive(Debug, Clone)]
 pub struct LocalPort {
     layers: Vec<Arc<MemorySet>>,
+    /// What stands where a layer's was taken.
     nothing: Arc<MemorySet>,
     /// What the last step looked at, layer by layer, where somebody wants to know.
     looks: Option<Vec<Vec<SeenHead>>>,
@@ -50,19 +51,19 @@ pub struct LocalPort {
 impl LocalPort {
     /// A sequence that has seen nothing.
     pub fn empty(model: &Model) -> Self {
-        let nothing = Arc::new(model.empty_memory());
-        Self::resume(vec![nothing; model.layers()], model)
+        let nothing = |layer| Arc::new(model.empty_memory(layer));
+        Self::resume((0..model.layers()).map(nothing).collect(), model)
     }
 
     /// A sequence that has seen nothing and remembers in pages of `pool`.
     pub fn empty_in(pool: &Pool, model: &Model) -> Self {
-        let nothing = Arc::new(model.empty_memory_in(Some(pool)));
-        Self::resume(vec![nothing; model.layers()], model)
+        let nothing = |layer| Arc::new(model.empty_memory_in(layer, Some(pool)));
+        Self::resume((0..model.layers()).map(nothing).collect(), model)
     }
 
     /// A sequence that goes on from `layers`.
     pub fn resume(layers: Vec<Arc<MemorySet>>, model: &Model) -> Self {
-        let nothing = Arc::new(model.empty_memory());
+        let nothing = Arc::new(model.empty_memory(0));
         Self { layers, nothing, looks: None, is_kept: false }
     }
 

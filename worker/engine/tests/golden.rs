@@ -7,7 +7,7 @@ mod stores;
 
 use std::sync::Arc;
 
-use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
+use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring, WideHeads};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
     Activation, Backend, Cpu, CpuOptions, FeedForward, Gated, IsaLevel, KvDtype, LayerSpec,
@@ -137,6 +137,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
             max_positions: 0,
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         },
         fingerprint: "golden".to_owned(),
         embed: embed.clone(),

@@ -30,7 +30,7 @@ fn shown(memory: &[Arc<MemorySet>]) -> Vec<Vec<SeenHead>> {
 /// remembered before and after a step, and what it looked at.
 fn check(policy: MemoryPolicy, each: impl Fn(&Model, &SeenHead, &SeenHead, &SeenHead)) {
     let model = model();
-    let nothing = (0..model.layers()).map(|_| Arc::new(model.empty_memory()));
+    let nothing = (0..model.layers()).map(|layer| Arc::new(model.empty_memory(layer)));
     let mut plain = Sequence::new(&model, nothing.collect(), Leaves::of_chunks(5));
     let mut watched = plain.clone();
     watched.watch();
@@ -73,7 +73,7 @@ fn scores_grow_by_what_is_looked_at() {
 #[test]
 fn what_is_kept_for_another_turn_counts_under_a_window_too() {
     let (model, policy) = (model(), MemoryPolicy::window(2, 30));
-    let nothing = (0..model.layers()).map(|_| Arc::new(model.empty_memory()));
+    let nothing = (0..model.layers()).map(|layer| Arc::new(model.empty_memory(layer)));
     let mut kept = Sequence::new(&model, nothing.collect(), Leaves::of_chunks(5));
     kept.keep();
     let steps = 24;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::work::RetainedMass;
-use aqueduct_core::{Epoch, ModelShape, Refusal, limits};
+use aqueduct_core::{Epoch, Refusal, limits};
 use aqueduct_engine::shards::{Branch, Masses, Place, Spent};
+use aqueduct_engine::{HeadShape, Model};
 use aqueduct_kernels::{Candidate, Cutoff, Heads};
 use aqueduct_proto::convert::call::{Arrival, CallBlock, CallHeader, Kind, TEXT_BYTES_MAX};
 use aqueduct_proto::convert::pieces::Pieces;
@@ -54,14 +55,19 @@ pub fn ask_message(call: &Call, now: Instant) -> Result<Message, Refusal> {
     Ok(writer.finish(header))
 }
 
-/// The ask that a message is, of a block of the model of `shape`.
+/// The ask that a message is, of a block of `model`.
 ///
 /// # Errors
 /// What cannot be about such a model, or is no number.
-pub fn read_ask(header: &CallHeader, payload: Pieces, shape: &ModelShape) -> Result<Ask, Refusal> {
+pub fn read_ask(header: &CallHeader, payload: Pieces, model: &Model) -> Result<Ask, Refusal> {
     let CallBlock { request, branch, layer, epoch, start, tokens, chunks } = header.block;
-    Refusal::unless_within("layer", layer, 0, shape.layers - 1)?;
-    let exactly = |field, seen, want| Refusal::unless_within(field, seen, want, want).map(drop);
+    Refusal::unless_within("layer", layer, 0, model.shape().layers - 1)?;
+    let unknown = || Refusal::new("layer", layer, "one of the model's");
+    let HeadShape { heads, kv_heads, head_dim } =
+        model.heads_of(layer as usize).ok_or_else(unknown)?;
+    let exactly = |field, seen, want: usize| {
+        Refusal::unless_within(field, seen, want as u32, want as u32).map(drop)
+    };
     let mut shards = Vec::with_capacity(payload.remaining().min(8 * header.items as usize) / 8);
     let mut reader = Reader::new(payload);
     for _ in 0..header.items {
@@ -76,14 +82,12 @@ pub fn read_ask(header: &CallHeader, payload: Pieces, shape: &ModelShape) -> Res
     let shards = shards.into();
     let branch = Branch(branch);
     let place = Place { request, branch, layer, epoch, start, tokens, chunks, shards, policy };
-    let (heads, kv_heads) = (shape.heads, shape.kv_heads);
-    let rows = heads as usize * tokens as usize;
+    let rows = heads * tokens as usize;
     let ask = match header.kind {
         Kind::Attend => {
             exactly("heads", header.heads, heads)?;
-            exactly("head_dim", header.head_dim, shape.head_dim)?;
-            let data = reader.elements("q", rows * shape.head_dim as usize, header.dtype)?;
-            let (heads, head_dim) = (heads as usize, shape.head_dim as usize);
+            exactly("head_dim", header.head_dim, head_dim)?;
+            let data = reader.elements("q", rows * head_dim, header.dtype)?;
             let q = Heads { data: data.into(), ..Heads::zeros(heads, 0, head_dim) };
             Ask::Attend { place, q: Arc::new(Heads { tokens: tokens as usize, ..q }) }
         }

@@ -12,7 +12,7 @@ use aqueduct_kernels::{AttentionState, Heads, Keys, KvHeads, Shard};
 
 use super::{Answered, Ask, Call, CallError, ExchangeLink, Holder, Reply};
 use crate::doorbell::Doorbell;
-use crate::link::conformance::fit;
+use crate::link::conformance::{LAYER, fit};
 
 pub(crate) const REQUEST: RequestId = RequestId(7);
 const HEADS: usize = 4;
@@ -33,7 +33,7 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
 
 /// `tokens` keys of chunk `chunk`, where every chunk has a thousand positions.
 pub(crate) fn shard(chunk: u32, tokens: u32, end: u32) -> Arc<Shard> {
-    let (kv_heads, head_dim) = (fit().kv_heads, fit().head_dim);
+    let (kv_heads, head_dim) = (LAYER.kv_heads, LAYER.head_dim);
     let count = kv_heads * tokens as usize * head_dim;
     let rows = |seed| {
         KvHeads::from_f32(kv_heads, tokens as usize, head_dim, &numbers(count, seed), fit().kv)
@@ -73,7 +73,7 @@ pub(crate) fn place(layer: u32, tokens: u32, policy: MemoryPolicy) -> Place {
 }
 
 pub(crate) fn queries(tokens: u32, seed: u32) -> Arc<Heads> {
-    let head_dim = fit().head_dim;
+    let head_dim = LAYER.head_dim;
     let data = numbers(HEADS * tokens as usize * head_dim, seed);
     Arc::new(Heads { heads: HEADS, tokens: tokens as usize, head_dim, data: data.into() })
 }

@@ -130,7 +130,7 @@ impl Desk {
         if self.open.contains_key(&header.call) {
             return; // a duplicate; the answer is on its way
         }
-        let ask = match codec::read_ask(&header, payload, self.holder.model().shape()) {
+        let ask = match codec::read_ask(&header, payload, self.holder.model()) {
             Ok(ask) => ask,
             Err(refusal) => return self.refuse(&header, CallError::Refused(refusal.to_string())),
         };

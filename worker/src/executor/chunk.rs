@@ -134,8 +134,8 @@ impl Executor {
     }
 
     /// What a layer remembers before the first token.
-    fn empty_memory(&self) -> MemorySet {
-        self.model.empty_memory_in(self.shared.pool.as_ref())
+    fn empty_memory(&self, layer: usize) -> MemorySet {
+        self.model.empty_memory_in(layer, self.shared.pool.as_ref())
     }
 
     /// The same set in this worker's pool; it may come off a wire or from a neighbour's.
@@ -269,7 +269,7 @@ impl<'a> ChunkPort<'a> {
         self.executor.attend(Boundary::Layer);
         self.executor.check_wanted(self.work.key)?;
         if self.work.span.idx == 0 {
-            return Ok(Arc::new(self.executor.empty_memory()));
+            return Ok(Arc::new(self.executor.empty_memory(layer)));
         }
         let memory = self.wait_for(layer)?;
         let start = self.work.span.start;

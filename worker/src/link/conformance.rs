@@ -15,7 +15,7 @@ use super::grpc::GrpcLink;
 use super::nccl::Direct;
 use super::{Link, Outcome, Parcel, Receipt};
 use crate::doorbell::Doorbell;
-use crate::inbox::{Fit, Inbox};
+use crate::inbox::{Fit, Inbox, LayerFit};
 use crate::ledger::Ledger;
 use crate::tiny_model;
 use crate::{LoopbackHub, Worker, WorkerOptions, serve};
@@ -23,20 +23,23 @@ use crate::{LoopbackHub, Worker, WorkerOptions, serve};
 /// The layer of [`hybrid_fit`] whose sets have a state; those of all before it have keys.
 pub(crate) const RECURRENT: u32 = 8;
 
+/// The shape of the suite's sets in layers with keys.
+pub(crate) const LAYER: LayerFit = LayerFit { state: 0, kv_heads: 2, head_dim: 8 };
+
 /// The shape of the suite's sets.
 pub(crate) fn fit() -> Fit {
-    Fit { states: [0; RECURRENT as usize].into(), kv_heads: 2, head_dim: 8, kv: KvDtype::Bf16 }
+    Fit { layers: [LAYER; RECURRENT as usize].into(), kv: KvDtype::Bf16 }
 }
 
 /// The same with one more layer, which remembers in a state.
 pub(crate) fn hybrid_fit() -> Fit {
-    let states = [&fit().states[..], &[tiny_model::STATE_LEN as u32]].concat();
-    Fit { states: states.into(), ..fit() }
+    let recurrent = LayerFit { state: tiny_model::STATE_LEN as u32, ..LAYER };
+    Fit { layers: [&fit().layers[..], &[recurrent]].concat().into(), ..fit() }
 }
 
 /// A set of that layer, different for each `seed`.
 pub(crate) fn state(seed: u32) -> MemorySet {
-    let Fit { kv_heads, head_dim, kv, .. } = fit();
+    let (LayerFit { kv_heads, head_dim, .. }, kv) = (LAYER, fit().kv);
     let value = |i: usize| (i as f32 + seed as f32).sin() * 1e-3;
     let state = (0..tiny_model::STATE_LEN).map(value).collect();
     MemorySet { state, end: 9 + seed, ..MemorySet::empty(kv_heads, head_dim, kv) }
@@ -49,7 +52,7 @@ pub(crate) fn key(chunk_idx: u32, epoch: u32) -> ChunkKey {
 
 /// A set of `keys` keys per KV head, different for each `seed`.
 pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
-    let Fit { kv_heads, head_dim, kv, .. } = fit();
+    let (LayerFit { kv_heads, head_dim, .. }, kv) = (LAYER, fit().kv);
     let count = kv_heads * keys as usize;
     let value = |i: usize| (i as f32 + seed as f32).sin();
     let heads = |shift: usize| {
@@ -72,7 +75,7 @@ pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
 /// The sets after a block and after a later one, of up to `keys` keys per KV head: the later one
 /// has some of the earlier one's, other scores, and as many new ones as make it as large.
 pub(crate) fn nested(keys: u32, seed: u64) -> [MemorySet; 2] {
-    let Fit { kv_heads, .. } = fit();
+    let LayerFit { kv_heads, .. } = LAYER;
     let mut state = seed;
     let mut next = move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -102,7 +105,7 @@ pub(crate) fn nested(keys: u32, seed: u64) -> [MemorySet; 2] {
 
 /// A set whose keys and values follow from head and position, and its scores also from `factor`.
 fn of_positions(heads: Vec<Vec<u32>>, end: u32, factor: f32) -> MemorySet {
-    let Fit { kv_heads, head_dim, kv, .. } = fit();
+    let (LayerFit { kv_heads, head_dim, .. }, kv) = (LAYER, fit().kv);
     let keys = heads[0].len();
     let rows = |shift: u32| {
         let row = |(g, &at): (usize, &u32)| {
@@ -338,7 +341,7 @@ fn a_withdrawn_set_is_not_kept(mut rig: Rig) {
 }
 
 fn what_does_not_fit_fails(mut rig: Rig) {
-    let memory = Arc::new(MemorySet::empty(fit().kv_heads, fit().head_dim, KvDtype::F32));
+    let memory = Arc::new(MemorySet::empty(LAYER.kv_heads, LAYER.head_dim, KvDtype::F32));
     let outcome = rig.send(key(1, 0), 0, &memory);
     assert!(matches!(&outcome, Outcome::Failed(what) if what.contains("kv")), "{outcome:?}");
     assert_eq!(rig.inbox.bytes(), 0);

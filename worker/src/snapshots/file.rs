@@ -13,7 +13,7 @@ use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
 
 use super::Snapshot;
-use crate::inbox::Fit;
+use crate::inbox::{Fit, LayerFit};
 use crate::link::codec;
 
 /// Grows with every change of the layout. Of states nothing is said but what they are: how long
@@ -219,16 +219,17 @@ impl<'a> Reader<'a> {
     /// What a layer's set looks like; all but two numbers is the model's, and a state is behind
     /// some token.
     fn set(&mut self, layer: u32, fit: &Fit) -> Option<SetHeader> {
+        let LayerFit { state, kv_heads, head_dim } = fit.of_layer(layer).ok()?;
         let key = ChunkKey { request: RequestId(0), chunk_idx: 0, epoch: Epoch(0) };
         Some(SetHeader {
             key,
             layer,
             convention: CONVENTION,
             kv: codec::to_core(fit.kv),
-            kv_heads: fit.kv_heads as u32,
-            head_dim: fit.head_dim as u32,
+            kv_heads: kv_heads as u32,
+            head_dim: head_dim as u32,
             keys: self.u32()?,
-            state: fit.state_len(layer),
+            state,
             end: self.u32()?,
             wire: WireDtype::F32,
             spared: None,

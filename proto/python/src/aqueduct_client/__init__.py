@@ -22,7 +22,7 @@ from .errors import (
 from .events import (
     Accepted, Answer, ChoiceDone, Completion, Description, Escalated, GenerateEvent, KvDtype,
     ModelShape, Progress, PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary,
-    Token, Tokenized, TokenLogprob, Traffic, WorkerProgress, WorkerStatus,
+    Token, Tokenized, TokenLogprob, Traffic, WideHeads, WorkerProgress, WorkerStatus,
 )
 from .generation import Generation
 from .options import (
@@ -38,6 +38,6 @@ __all__ = [
     'InvalidArgumentError', 'KvDtype', 'MemoryPolicy', 'ModelShape', 'NEW_SESSION', 'PolicyKind',
     'Progress', 'Prompt', 'PromptLogprob', 'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry',
     'ServerFailureError', 'SessionLostError', 'StopReason', 'Summary', 'TakenOverError',
-    'TlsFiles', 'Token', 'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype',
-    'WorkerProgress', 'WorkerStatus',
+    'TlsFiles', 'Token', 'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WideHeads',
+    'WireDtype', 'WorkerProgress', 'WorkerStatus',
 ]

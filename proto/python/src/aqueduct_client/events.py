@@ -211,6 +211,15 @@ class KvDtype(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WideHeads:
+    """Layers of a model with as many query heads as the rest, but other KV heads."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Shape of a decoder; counts of elements."""
 
@@ -225,6 +234,7 @@ class ModelShape:
     # So many layers remember in a state of fixed size, and have no keys; bytes of all their states.
     recurrent_layers: int = 0
     state_bytes: int = 0
+    wide: WideHeads | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from .errors import unreadable
 from .events import (
     Accepted, ChoiceDone, Description, Escalated, GenerateEvent, KvDtype, ModelShape, Progress,
     PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary, Token, TokenLogprob,
-    Traffic, WorkerProgress, WorkerStatus,
+    Traffic, WideHeads, WorkerProgress, WorkerStatus,
 )
 from .fields import (
     bounded, elements, is_visible, number_of, of_kind, put, put_all, refused, token_id,
@@ -282,9 +282,11 @@ def worker_status(part: api.WorkerStatus) -> WorkerStatus:
 
 
 def _shape(part: common.ModelShape) -> ModelShape:
+    wide = part.wide
+    heads = WideHeads(wide.layers, wide.kv_heads, wide.head_dim) if part.HasField('wide') else None
     return ModelShape(part.vocab, part.layers, part.width, part.heads, part.kv_heads,
                       part.head_dim, part.ffn, part.max_positions,
-                      part.recurrent_layers, part.state_bytes)
+                      part.recurrent_layers, part.state_bytes, heads)
 
 
 def description(reply: api.DescribeReply) -> Description:

@@ -133,6 +133,8 @@ impl Folded {
 mod tests {
     use std::collections::BTreeMap;
 
+    use aqueduct_core::WideHeads;
+
     use super::*;
     use crate::load::checkpoint::{Laid, Stored};
 
@@ -213,6 +215,7 @@ mod tests {
             max_positions: 64,
             recurrent_layers: 1,
             state_bytes: 100,
+            wide: WideHeads::NONE,
         };
         Folded::of_letters("M---*").unwrap().add_still(&mut shape);
         assert_eq!((shape.recurrent_layers, shape.state_bytes), (3, 108));

@@ -10,11 +10,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::exchange::conformance::{dense, numbers, place, queries, same_bits, shard};
-use crate::link::conformance::fit;
+use crate::link::conformance::{LAYER, fit};
 use crate::tiny_model;
 
-fn shape() -> ModelShape {
-    tiny_model::tiny(fit().kv).shape().clone()
+fn model() -> Arc<Model> {
+    tiny_model::tiny(fit().kv)
 }
 
 fn call(ask: Ask, wire: WireDtype) -> Call {
@@ -55,7 +55,7 @@ fn exact_where_the_wire_is_exact() {
     let call = attend(3, WireDtype::F32);
     let (header, payload) = ask_message(&call, Instant::now()).unwrap();
     assert_eq!(header.payload_bytes(), Some(payload.remaining() as u64));
-    let read = read_ask(&header, payload, &shape()).unwrap();
+    let read = read_ask(&header, payload, &model()).unwrap();
     assert_eq!(format!("{read:?}"), format!("{:?}", call.ask));
     same_bits(&answered(&call, states(3)).unwrap(), &states(3));
 }
@@ -145,7 +145,7 @@ fn asks_that_are_not_about_the_model_are_refused() {
         let (mut header, payload) = ask_message(&call, Instant::now()).unwrap();
         let mut payload = payload.into_bytes().to_vec();
         change(&mut header, &mut payload);
-        read_ask(&header, payload.into(), &shape()).unwrap_err().field
+        read_ask(&header, payload.into(), &model()).unwrap_err().field
     };
     assert_eq!(refused(|header, _| header.heads = 2), "heads");
     assert_eq!(refused(|header, _| header.head_dim = 16), "head_dim");
@@ -168,12 +168,12 @@ fn what_was_counted_arrives_and_nothing_else() {
         let spent = spent(8, masses);
         let ask = call(Ask::Weigh { place: place(1, 2, dense()), spent }, WireDtype::Bf16);
         let (header, payload) = ask_message(&ask, Instant::now()).unwrap();
-        let read = read_ask(&header, payload.clone(), &shape()).unwrap();
+        let read = read_ask(&header, payload.clone(), &model()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{:?}", ask.ask));
         let refused = |change: fn(&mut Vec<u8>)| {
             let mut payload = payload.clone().into_bytes().to_vec();
             change(&mut payload);
-            read_ask(&header, payload.into(), &shape()).unwrap_err().field
+            read_ask(&header, payload.into(), &model()).unwrap_err().field
         };
         // Shards are 16 bytes, log-sum-exps 32, then there are two counts.
         assert_eq!(refused(|payload| payload.truncate(52)), "payload");
@@ -202,7 +202,7 @@ fn empty_shards_arrive() {
 fn a_shard_is_one_set_of_all_heads_or_one_for_each() {
     let ask = call(Ask::Keys { place: place(1, 2, dense()) }, WireDtype::F32);
     let part = |kv_heads: usize| {
-        let head_dim = fit().head_dim;
+        let head_dim = LAYER.head_dim;
         let numbers = |seed| numbers(kv_heads * 3 * head_dim, seed);
         let rows = |seed| KvHeads::from_f32(kv_heads, 3, head_dim, &numbers(seed), fit().kv);
         let positions: Vec<u32> = (0..kv_heads).flat_map(|_| 0..3).collect();
@@ -306,7 +306,7 @@ proptest! {
         let kind = Kind::try_from(kind).unwrap();
         let form = if raw { Form::Raw } else { Form::Compact };
         let header = CallHeader { kind, heads, head_dim, items, form, ..sent };
-        let _ = read_ask(&header, payload.clone().into(), &shape());
+        let _ = read_ask(&header, payload.clone().into(), &model());
         let _ = read_reply(&call, &header, payload.clone().into());
         let _ = read_waiting(&header, payload.into());
     }

@@ -164,7 +164,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         let Some(answered) = self.wait.exchange().answer(call) else { return Ok(None) };
         self.report.traffic.sent_bytes += answered.bytes.0;
         self.report.traffic.received_bytes += answered.bytes.1;
-        let fits = |reply| fitting(self.wait.exchange().holder.model(), reply);
+        let fits = |reply| fitting(self.wait.exchange().holder.model(), layer as u32, reply);
         let reply = answered.reply.and_then(fits);
         reply.map(Some).map_err(|error| failed(layer, peer, &error))
     }

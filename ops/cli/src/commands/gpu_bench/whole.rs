@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use aqueduct_core::{MemoryPolicy, ModelShape};
+use aqueduct_core::{MemoryPolicy, ModelShape, WideHeads};
 use aqueduct_engine::{
     Block, LocalPort, Model, ModelParts, Rope, Sequence, Want, prefill as send_through,
 };
@@ -101,6 +101,7 @@ fn counts(shape: &Shape) -> ModelShape {
         max_positions: 0,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     }
 }
 

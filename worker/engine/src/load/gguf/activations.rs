@@ -57,6 +57,7 @@ impl Config<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
     use aqueduct_kernels::Xielu;
@@ -82,6 +83,7 @@ mod tests {
             max_positions: 64,
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         };
         config.activations(&Keys { gguf: &gguf, architecture }, &shape)
     }

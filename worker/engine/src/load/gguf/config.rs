@@ -1,6 +1,6 @@
 //! A decoder's description in GGUF metadata.
 
-use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_core::{ModelShape, Refusal, WideHeads};
 use aqueduct_gguf::{Field, Gguf, GgufError};
 
 use super::architecture::ARCHITECTURES;
@@ -257,6 +257,7 @@ impl Config<'_, '_> {
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
                 recurrent_layers: 0,
                 state_bytes: 0,
+                wide: WideHeads::NONE,
             })
         };
         let positions = keys.get("context_length", Field::u32);

@@ -187,6 +187,7 @@ fn shared_rows(checkpoint: &Checkpoint<'_>) -> Option<u32> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -203,6 +204,7 @@ mod tests {
         max_positions: 64,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     #[test]

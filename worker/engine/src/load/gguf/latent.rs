@@ -116,6 +116,7 @@ pub(super) fn minicpm_scales(shape: &ModelShape) -> Scales {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -132,6 +133,7 @@ mod tests {
         max_positions: 64,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     /// What `read` makes of a file.

@@ -211,6 +211,7 @@ impl Config<'_, '_> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -227,6 +228,7 @@ mod tests {
         max_positions: 64,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     /// What `read` makes of a file of five blocks, of which one belongs to no layer.

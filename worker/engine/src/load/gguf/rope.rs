@@ -201,6 +201,7 @@ fn per_frequency(
 mod tests {
     use std::collections::BTreeMap;
 
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -217,6 +218,7 @@ mod tests {
         max_positions: 65_536,
         recurrent_layers: 0,
         state_bytes: 0,
+        wide: WideHeads::NONE,
     };
 
     #[test]

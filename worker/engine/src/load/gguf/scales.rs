@@ -92,6 +92,7 @@ impl Config<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::WideHeads;
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -110,6 +111,7 @@ mod tests {
             max_positions: 64,
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         };
         let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
             let bytes = file.finish();

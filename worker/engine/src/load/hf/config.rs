@@ -16,7 +16,7 @@ mod scales;
 
 use std::path::Path;
 
-use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_core::{ModelShape, Refusal, WideHeads};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -328,6 +328,7 @@ impl Config {
             .unwrap_or(0),
             recurrent_layers: 0,
             state_bytes: 0,
+            wide: WideHeads::NONE,
         };
         shape.validate()?;
         if let Some(recurrents) = self.recurrents(family)? {

@@ -13,10 +13,10 @@ pub(super) fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError 
 }
 
 /// What a peer has sent; keys that are not those of `model` are refused.
-pub(super) fn fitting(model: &Model, reply: Reply) -> Result<Reply, CallError> {
+pub(super) fn fitting(model: &Model, layer: u32, reply: Reply) -> Result<Reply, CallError> {
     if let Reply::Keys(shards) = &reply {
         let fit = Fit::of(model);
-        let checked = shards.values().try_for_each(|shard| fit.check_shard(shard));
+        let checked = shards.values().try_for_each(|shard| fit.check_shard(layer, shard));
         checked.map_err(|refusal| CallError::Refused(refusal.to_string()))?;
     }
     Ok(reply)
