@@ -239,6 +239,13 @@ struct HeadNorm {
     u32 span;
 };
 
+// What an RMS norm of so many elements multiplies them by, all threads of a warp alike.
+DEVICE f32 norm_scale(const f32* x, u32 span, f32 eps) {
+    f32 squares = 0;
+    for (u32 i = lane_index(); i < span; i += 32) squares = fma(x[i], x[i], squares);
+    return div(1.0f, root(add(div(sum_of_warp(squares), (f32)span), eps)));
+}
+
 // Head `head` of a token, all of which begin at `heads`: norm, rotation of element i against
 // i + head_dim / 2 by row `turn` of angles, rounding. Each head's warp sums the squares of all
 // heads that share a norm. What is rotated has the squares that it had, so a norm behind it is a
@@ -252,11 +259,7 @@ DEVICE void turn_head(
     f32 scale = 1.0f;
     if (norm) {
         bool of_all = of.span > d;
-        const f32* summed = of_all ? heads : from;
-        f32 squares = 0;
-        for (u32 i = lane; i < of.span; i += 32) squares = fma(summed[i], summed[i], squares);
-        squares = sum_of_warp(squares);
-        scale = div(1.0f, root(add(div(squares, (f32)of.span), p.eps)));
+        scale = norm_scale(of_all ? heads : from, of.span, p.eps);
         if (of_all) norm += head * d;
     }
     bool good = true;
@@ -296,10 +299,12 @@ DEVICE void split_heads(const HeadsParams& p) {
         if (lane_index() == 0) p.positions[row] = p.start + token;
     } else {
         u64 row = (u64)(head - p.heads - p.kv_heads) * p.tokens + token;
+        f32 scale = p.v_norm ? norm_scale(from, d, p.eps) : 1.0f;
         bool good = true;
         for (u32 i = lane_index(); i < d; i += 32) {
-            good &= finite(from[i]);
-            store_as((T*)p.v + row * d + i, from[i]);
+            f32 x = p.v_norm ? mul(mul(from[i], scale), p.v_norm[i]) : from[i];
+            good &= finite(x);
+            store_as((T*)p.v + row * d + i, x);
         }
         if (!good) *p.broken = p.code;
     }

@@ -150,6 +150,7 @@ struct HeadsParams {
     const f32* qkv;    // [tokens, (heads + 2 kv_heads) head_dim]
     const f32* q_norm; // [q_span], or null
     const f32* k_norm; // [k_span], or null
+    const f32* v_norm; // [head_dim], or null
     const f32* cosines; // [tokens, head_dim / 2], and as many of queries if they have their own
     const f32* sines;
     void* q;           // [heads, tokens, head_dim]

@@ -199,6 +199,7 @@ pub(crate) fn projection(
             "a norm of what is rotated is of all heads together".to_owned()
         })?;
     }
+    layer.v_norm.as_ref().map_or(Ok(()), |norm| same(OP, "v_norm", norm.len(), spec.head_dim))?;
     same(OP, "2 angles.half", 2 * angles.half, spec.head_dim)?;
     same(OP, "angles.tokens", angles.tokens, x.rows())?;
     let kinds = if angles.queries_from() > 0 { 2 } else { 1 };
@@ -221,8 +222,9 @@ fn raising(layer: &LayerWeights, latent: &Latent) -> Checked {
     ensure(OP, (1..=head_dim).contains(&value_dim), || {
         format!("value_dim is {value_dim}, must be from 1 to head_dim = {head_dim}")
     })?;
-    ensure(OP, layer.q_norm.is_none() && layer.k_norm.is_none(), || {
-        "there are other norms of queries and keys".to_owned()
+    let norms = [&layer.q_norm, &layer.k_norm, &layer.v_norm];
+    ensure(OP, norms.into_iter().all(Option::is_none), || {
+        "there are other norms of queries, keys or values".to_owned()
     })?;
     let [_, _, columns] = latent.columns(&layer.spec);
     same(OP, "qkv.outputs", layer.qkv.outputs, columns.end)?;

@@ -258,6 +258,8 @@ pub struct LayerWeights {
     pub q_norm: Option<Arc<[f32]>>,
     /// The same for keys: `[head_dim]` or `[G D]`.
     pub k_norm: Option<Arc<[f32]>>,
+    /// RMS norm of every head of values, if the model has it: `[head_dim]`  (Google 2026, Gemma 4).
+    pub v_norm: Option<Arc<[f32]>>,
     /// These norms are of what is rotated already, each head's  (Tencent 2025, Hunyuan). Angles
     /// only rotate then: cosine and sine have no factor.
     pub norms_last: bool,

@@ -108,6 +108,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         latent: None,
         q_norm: None,
         k_norm: None,
+        v_norm: None,
         norms_last: false,
         sinks: None,
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),

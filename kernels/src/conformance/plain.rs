@@ -141,6 +141,7 @@ pub(super) struct PlainLayer {
     pub(super) spec: LayerSpec,
     norms: Option<[Vec<f32>; 2]>,
     qk_norms: Option<[Vec<f32>; 2]>,
+    v_norm: Option<Vec<f32>>,
     pub(super) norms_last: bool,
     post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
@@ -213,6 +214,8 @@ impl PlainLayer {
                 true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
+            // Where there is something for it to take away.
+            v_norm: (look.qk_norm && look.bias && latent.is_none()).then(|| norm(random, head_dim)),
             norms_last: look.last,
             qkv: Plain::new(random, (first, width), look),
             out: Plain::new(random, (width, outputs), Look { bias: look.oss, ..look }),
@@ -242,6 +245,7 @@ impl PlainLayer {
             latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,
             k_norm,
+            v_norm: self.v_norm.as_deref().map(shared),
             norms_last: self.norms_last,
             sinks: None,
             out: self.out.pack(backend),
@@ -276,7 +280,11 @@ impl PlainLayer {
             };
             if self.norms_last { norm(&turn(heads)) } else { turn(&norm(heads)) }
         };
-        [turned(q, 0), turned(k, 1), v.to_vec()]
+        let v = match &self.v_norm {
+            Some(norm) => v.chunks(d).flat_map(|head| normed(head, norm, eps)).collect(),
+            None => v.to_vec(),
+        };
+        [turned(q, 0), turned(k, 1), v]
     }
 
     pub(super) fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {

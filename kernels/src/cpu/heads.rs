@@ -49,7 +49,7 @@ pub(super) fn project_heads(
         let q = if streams(size_of_val(&*q)) { Stored::Past(&mut q) } else { Stored::F32(&mut q) };
         cut.heads(q, treat_q);
         cut.heads(k.stored(), treat_k);
-        cut.heads(v.stored(), still);
+        cut.heads(v.stored(), still.normed(layer.v_norm.as_deref()));
         cut.parts
     })?;
     // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
@@ -276,9 +276,14 @@ impl<'a> Treatment<'a> {
         Self { norm: None, eps, turns: None, norms_last }
     }
 
+    /// Its values are treated so.
+    fn normed(self, norm: Option<&'a [f32]>) -> Self {
+        Self { norm, ..self }
+    }
+
     /// Its queries or keys are treated so.
     fn turned(self, norm: Option<&'a [f32]>, turns: Turns<'a>) -> Self {
-        Self { norm, turns: Some(turns), ..self }
+        Self { turns: Some(turns), ..self.normed(norm) }
     }
 
     /// The row of token `t`, treated as [`Self::any`] does it, to the bit.

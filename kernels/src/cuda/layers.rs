@@ -167,13 +167,15 @@ impl SplitHeads {
         let norm = |norm| cuda.norms.each_on_device(shared, norm);
         let address = |norm: &Option<OnDevice<f32>>| norm.as_ref().map_or(0, OnDevice::address);
         let span = |norm: &Option<Arc<[f32]>>| norm.as_ref().map_or(0, |norm| norm.len() as u32);
-        let (q_norm, k_norm) = (norm(&layer.q_norm)?, norm(&layer.k_norm)?);
+        let [q_norm, k_norm] = [norm(&layer.q_norm)?, norm(&layer.k_norm)?];
+        let v_norm = norm(&layer.v_norm)?;
         let cosines = cuda.angles.on_device(shared, &angles.cos)?;
         let sines = cuda.angles.on_device(shared, &angles.sin)?;
         let params = HeadsParams {
             qkv: qkv.address(),
             q_norm: address(&q_norm),
             k_norm: address(&k_norm),
+            v_norm: address(&v_norm),
             cosines: cosines.address(),
             sines: sines.address(),
             q: self.q.address(),

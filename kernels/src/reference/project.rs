@@ -31,7 +31,7 @@ pub(super) fn project(
 
     let mut q = split(&qkv, 0..h, spec.head_dim);
     let mut k = split(&qkv, h..h + g, spec.head_dim);
-    let v = split(&qkv, h + g..h + 2 * g, spec.head_dim);
+    let mut v = split(&qkv, h + g..h + 2 * g, spec.head_dim);
     let (of_queries, of_keys) = (angles.of_queries(), angles.of_keys());
     for (heads, weight, turns) in [(&mut q, q_norm, of_queries), (&mut k, k_norm, of_keys)] {
         for (i, row) in heads.chunks_exact_mut(spec.head_dim).enumerate() {
@@ -44,6 +44,10 @@ pub(super) fn project(
             }
         }
         shapes::finite("project", "a rotated query or key", heads)?;
+    }
+
+    if let Some(weight) = &layer.v_norm {
+        v.chunks_exact_mut(spec.head_dim).for_each(|row| norm_row(row, weight, spec.norm_eps));
     }
 
     let stored = |data: &[f32]| KvHeads::from_f32(g, tokens, spec.head_dim, data, spec.kv);

@@ -93,6 +93,7 @@ impl Weights {
             latent: None,
             q_norm: None,
             k_norm: None,
+            v_norm: None,
             norms_last: false,
             sinks: None,
             out: self.linear(WIDTH, HEADS * HEAD_DIM, 0.5),

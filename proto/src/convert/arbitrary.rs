@@ -227,7 +227,7 @@ pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
 
 /// Of so many layers with keys, every third model has some with heads of twice the size.
 fn wide(layers: u32, heads: u32, head_dim: u32) -> WideHeads {
-    match layers % 3 == 0 && 2 * head_dim <= limits::HEAD_DIM_MAX {
+    match layers.is_multiple_of(3) && 2 * head_dim <= limits::HEAD_DIM_MAX {
         true => WideHeads { layers: layers / 3, kv_heads: heads, head_dim: 2 * head_dim },
         false => WideHeads::NONE,
     }

@@ -112,6 +112,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         latent: None,
         q_norm: Some(w.qn.clone().into()),
         k_norm: Some(w.kn.clone().into()),
+        v_norm: None,
         norms_last: false,
         sinks: None,
         out: pack(&*backend, &[&w.wo]),

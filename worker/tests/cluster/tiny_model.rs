@@ -63,6 +63,7 @@ pub(crate) fn made(
         latent: None,
         q_norm: None,
         k_norm: None,
+        v_norm: None,
         norms_last: false,
         sinks: None,
         out: weights.linear(24, 4 * 8, 0.3),

@@ -43,7 +43,7 @@ pub(in crate::cpu) fn project_rows(
     for (to, treatment) in [
         (Stored::F32(&mut q), still.turned(q_norm, angles.of_queries())),
         (k.stored(), still.turned(k_norm, angles.of_keys())),
-        (v.stored(), still),
+        (v.stored(), still.normed(layer.v_norm.as_deref())),
     ] {
         for to in to.pieces(size) {
             let first = tasks.len() * head_dim;

@@ -29,6 +29,7 @@ pub(crate) struct HeadsParams {
     pub(crate) qkv: u64,
     pub(crate) q_norm: u64,
     pub(crate) k_norm: u64,
+    pub(crate) v_norm: u64,
     pub(crate) cosines: u64,
     pub(crate) sines: u64,
     pub(crate) q: u64,

@@ -180,6 +180,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ffn_norm,
             q_norm,
             k_norm,
+            v_norm: None,
             norms_last: decoder.family.norms_last(),
             sinks,
             attn_post_norm,

@@ -155,6 +155,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             latent: None,
             q_norm: Some(ones(HEAD_DIM)),
             k_norm: Some(ones(HEAD_DIM)),
+            v_norm: None,
             norms_last: false,
             sinks: None,
             out: cpu.pack(out.clone(), None)?,

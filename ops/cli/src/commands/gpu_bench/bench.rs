@@ -135,6 +135,7 @@ impl Bench {
             latent: None,
             q_norm: None,
             k_norm: None,
+            v_norm: None,
             norms_last: false,
             sinks: None,
             out: map(1)?,
