@@ -141,8 +141,11 @@ pub enum Op {
         /// Storage of keys and values.
         kv: crate::KvDtype,
     },
-    /// `project`, `finish` and `linear` with such weights.
+    /// `project`, `finish` and `linear` with such weights, but for what is named below.
     Layers,
+    /// `finish` where experts are beside a dense part
+    /// ([`FeedForward::Beside`](crate::FeedForward::Beside)). Who does not refuses such a layer.
+    Beside,
     /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
     /// does not reads them too, from a copy.
     Pages,

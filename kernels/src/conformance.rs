@@ -112,6 +112,7 @@ macro_rules! conformance_checks {
             layers::embed_widens_exactly,
             layers::project_matches_f64,
             layers::finish_matches_f64,
+            layers::experts_beside_a_dense_part,
             layers::caps_match_f64,
             layers::a_row_does_not_depend_on_its_neighbours,
             int8::linear_sums_integers_in_groups,

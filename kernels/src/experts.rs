@@ -59,6 +59,9 @@ pub struct Routing {
     pub scale: f32,
     /// Experts that a token may go to, if not all.
     pub groups: Option<Groups>,
+    /// `[experts]`: what the weight of each is multiplied by at last, if the model has it. It
+    /// chooses nothing, and no sum has it  (Google 2026, Gemma 4).
+    pub factors: Option<Arc<[f32]>>,
 }
 
 /// What one expert is given, or what goes through a part besides.
@@ -102,8 +105,9 @@ impl Routing {
             let sum: f64 = order.iter().map(|&expert| scores[expert]).sum();
             let factor = f64::from(self.scale) / if self.normalises { sum.max(1e-20) } else { 1.0 };
             for &expert in &order {
+                let own = self.factors.as_ref().map_or(1.0, |all| f64::from(all[expert]));
                 sent[expert].rows.push(idx as u32);
-                sent[expert].weights.push((scores[expert] * factor) as f32);
+                sent[expert].weights.push((scores[expert] * factor * own) as f32);
             }
         }
         Ok(sent)
@@ -133,7 +137,8 @@ mod tests {
     use super::*;
 
     fn routing(chosen: usize, scoring: Scoring) -> Routing {
-        Routing { chosen, scoring, bias: None, normalises: false, scale: 1.0, groups: None }
+        let (normalises, scale) = (false, 1.0);
+        Routing { chosen, scoring, bias: None, normalises, scale, groups: None, factors: None }
     }
 
     /// `want`: expert, row, weight.
@@ -171,6 +176,32 @@ mod tests {
         let bias = Some([0.5, 0.0, 0.1].into());
         let biased = Routing { bias, ..routing(1, Scoring::Sigmoid) };
         check(&biased, logits, &[(0, 0, 0.5)]);
+    }
+
+    #[test]
+    fn factors_multiply_at_last_and_choose_nothing() {
+        let ln = |x: f32| x.ln();
+        let logits: &[&[f32]] = &[&[4.0, 1.0, 3.0, 2.0].map(ln), &[1.0, 1.0, 3.0, 2.0].map(ln)];
+        let factors: Option<Arc<[f32]>> = Some([0.5, 100.0, -2.0, 0.0].into());
+        let of = |normalises, scale| Routing {
+            normalises,
+            scale,
+            factors: factors.clone(),
+            ..routing(2, Scoring::Softmax)
+        };
+        let plain = [(0, 0, 0.2), (2, 0, -0.6), (2, 1, -6.0 / 7.0), (3, 1, 0.0)];
+        check(&of(false, 1.0), logits, &plain);
+        let normalised = [(0, 0, 2.0 / 7.0), (2, 0, -6.0 / 7.0), (2, 1, -1.2), (3, 1, 0.0)];
+        check(&of(true, 1.0), logits, &normalised);
+        check(&of(true, 3.0), logits, &normalised.map(|(expert, row, x)| (expert, row, 3.0 * x)));
+    }
+
+    #[test]
+    fn factors_of_one_change_no_bit() {
+        let logits = Rows::from_vec(2, 3, vec![0.3, -1.7, 0.9, 2.1, 0.2, -0.4]);
+        let plain = Routing { normalises: true, scale: 1.5, ..routing(2, Scoring::Softmax) };
+        let ones = Routing { factors: Some([1.0; 3].into()), ..plain.clone() };
+        assert_eq!(ones.send(&logits).unwrap(), plain.send(&logits).unwrap());
     }
 
     #[test]

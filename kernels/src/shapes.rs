@@ -15,7 +15,8 @@ use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::{KvData, KvHeads, Rows};
 use crate::weights::{
-    Angles, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
+    Angles, Beside, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData,
 };
 
 type Checked = Result<(), BackendError>;
@@ -277,6 +278,7 @@ fn finishing_rest(layer: &LayerWeights, x: &Rows) -> Checked {
         }
         FeedForward::Dense(dense) => part(x, dense, projections),
         FeedForward::Experts(experts) => some_of_many(x, experts, projections),
+        FeedForward::Beside(both) => side_by_side(x, both, projections),
     }
 }
 
@@ -306,14 +308,31 @@ fn some_of_many(x: &Rows, experts: &Experts, projections: usize) -> Checked {
             format!("{} of {count} experts cannot be chosen by {groups:?}", routing.chosen)
         })?;
     }
-    if let Some(bias) = &routing.bias {
-        same(OP, "routing bias", bias.len(), count)?;
+    for (name, each) in [("routing bias", &routing.bias), ("routing factors", &routing.factors)] {
+        each.as_ref().map_or(Ok(()), |each| same(OP, name, each.len(), count))?;
     }
     experts.each.iter().chain(&experts.shared).try_for_each(|one| part(x, one, projections))?;
     experts.shared_gate.as_ref().map_or(Ok(()), |gate| {
         linear(OP, x, gate)?;
         same(OP, "shared gate.outputs", gate.outputs, 1)
     })
+}
+
+/// `x` through one part, and through a few of many beside it.
+fn side_by_side(x: &Rows, both: &Beside, projections: usize) -> Checked {
+    const OP: &str = "finish";
+    for (name, norm) in [
+        ("dense_post_norm", &both.dense_post_norm),
+        ("experts_norm", &both.experts_norm),
+        ("router_norm", &both.router_norm),
+        ("experts_post_norm", &both.experts_post_norm),
+    ] {
+        same(OP, name, norm.len(), x.cols())?;
+    }
+    let shares = both.experts.shared.is_some() || both.experts.shared_gate.is_some();
+    ensure(OP, !shares, || "experts beside a dense part share another".to_owned())?;
+    part(x, &both.dense, projections)?;
+    some_of_many(x, &both.experts, projections)
 }
 
 /// `tokens` of an embedding table.

@@ -196,6 +196,13 @@ pub struct Gated {
     pub down: Linear,
 }
 
+impl Gated {
+    /// Bytes of both products' weights.
+    fn bytes(&self) -> usize {
+        self.gate_up.bytes + self.down.bytes
+    }
+}
+
 /// What stands behind attention in a layer.
 #[derive(Debug, Clone)]
 pub enum FeedForward {
@@ -206,6 +213,8 @@ pub enum FeedForward {
     Dense(Gated),
     /// For each token a few of many  (Shazeer et al. 2017).
     Experts(Box<Experts>),
+    /// Both, side by side  (Google 2026, Gemma 4).
+    Beside(Box<Beside>),
 }
 
 /// Parts of which a token goes through a few, as its router has it.
@@ -223,19 +232,44 @@ pub struct Experts {
     pub shared_gate: Option<Linear>,
 }
 
+impl Experts {
+    /// Bytes of the weights that one token goes through.
+    fn bytes_of_one_token(&self) -> usize {
+        let chosen = self.each.iter().take(self.routing.chosen);
+        let gate = self.shared_gate.as_ref().map_or(0, |gate| gate.bytes);
+        self.router.bytes + gate + chosen.chain(&self.shared).map(Gated::bytes).sum::<usize>()
+    }
+}
+
+/// A part that every token goes through, and a few of many beside it  (Google 2026, Gemma 4).
+/// Each takes the stream by a norm of its own, and has another behind it; what comes of both is
+/// added up. [`LayerWeights::ffn_norm`] is that of what `dense` takes, and
+/// [`LayerWeights::ffn_post_norm`] is behind the sum.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// For all tokens.
+    pub dense: Gated,
+    /// `[width]`: RMS norm of what `dense` gives.
+    pub dense_post_norm: Arc<[f32]>,
+    /// Without any that is shared: `dense` is that.
+    pub experts: Experts,
+    /// `[width]`: RMS norm of the stream before experts.
+    pub experts_norm: Arc<[f32]>,
+    /// `[width]`: RMS norm of the stream before the router alone. What a model multiplies the
+    /// router's argument by besides is in it.
+    pub router_norm: Arc<[f32]>,
+    /// `[width]`: RMS norm of what experts give, weighed and added up.
+    pub experts_post_norm: Arc<[f32]>,
+}
+
 impl FeedForward {
     /// Bytes of the weights that one token goes through.
     pub fn bytes_of_one_token(&self) -> usize {
-        let of_part = |part: &Gated| part.gate_up.bytes + part.down.bytes;
         match self {
             Self::Nothing => 0,
-            Self::Dense(dense) => of_part(dense),
-            Self::Experts(experts) => {
-                let chosen = experts.each.iter().take(experts.routing.chosen);
-                let gate = experts.shared_gate.as_ref().map_or(0, |gate| gate.bytes);
-                let parts = chosen.chain(&experts.shared).map(of_part);
-                experts.router.bytes + gate + parts.sum::<usize>()
-            }
+            Self::Dense(dense) => dense.bytes(),
+            Self::Experts(experts) => experts.bytes_of_one_token(),
+            Self::Beside(both) => both.dense.bytes() + both.experts.bytes_of_one_token(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::backend::{Backend, BackendError, Qkv};
+use crate::backend::{Backend, BackendError, Op, Qkv};
 use crate::compare::{Tolerance, close, identical};
 use crate::tensor::{KvDtype, Rows};
 use crate::weights::Angles;
@@ -180,16 +180,37 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             fed.chain(ends).collect::<Vec<_>>()
         })
     };
-    for look in Held::ALL.into_iter().flat_map(looks) {
-        let layer = PlainLayer::new(look);
-        let packed = layer.pack(backend);
-        for count in [0, 1, 2, 17] {
-            let x = rows(1, count, layer.width());
-            let attention = rows(2, count, layer.attended());
-            let y = backend.finish(&packed, &x, &attention).expect("fits");
-            let row = |i: usize| layer.finish(&given(x.row(i)), &given(attention.row(i)));
-            let want: Vec<Near> = (0..count).flat_map(row).collect();
-            close_to("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
+    Held::ALL.into_iter().flat_map(looks).for_each(|look| check_finish(backend, look));
+}
+
+fn check_finish(backend: &dyn Backend, look: Look) {
+    let layer = PlainLayer::new(look);
+    let packed = layer.pack(backend);
+    for count in [0, 1, 2, 17] {
+        let x = rows(1, count, layer.width());
+        let attention = rows(2, count, layer.attended());
+        let y = backend.finish(&packed, &x, &attention).expect("fits");
+        let row = |i: usize| layer.finish(&given(x.row(i)), &given(attention.row(i)));
+        let want: Vec<Near> = (0..count).flat_map(row).collect();
+        close_to("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
+    }
+}
+
+/// Experts beside a dense part, each with its norms and expert with its factor, where the backend
+/// has that; and the bits of a row are the same in any company.
+pub fn experts_beside_a_dense_part(backend: &dyn Backend) {
+    if !backend.supports(Op::Beside) {
+        return;
+    }
+    for held in Held::ALL {
+        let look = Look { held, beside: true, gemma: true, ..PLAIN };
+        let sizes = [37, 100, 112].map(|ffn| Look { ffn, ..look });
+        let nothing_behind = Look { gemma: false, ..look };
+        let nothing_before = Look { olmo: true, ..look };
+        let parallel = Look { parallel: true, ..look };
+        for look in sizes.into_iter().chain([nothing_behind, nothing_before, parallel]) {
+            check_finish(backend, look);
+            check_rows_alone(backend, look);
         }
     }
 }

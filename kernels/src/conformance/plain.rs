@@ -102,6 +102,8 @@ pub(super) struct Look {
     pub(super) parallel: bool,
     /// Of [`feed::EXPERTS`] parts a token goes through [`feed::CHOSEN`], and through one more.
     pub(super) experts: bool,
+    /// So it does beside a dense part, each with norms of its own, and no more.
+    pub(super) beside: bool,
     /// Keys and values come of a few numbers; whether queries do.
     pub(super) latent: Option<bool>,
     /// QK norms are behind the rotation.
@@ -123,6 +125,7 @@ pub(super) const PLAIN: Look = Look {
     ungated: None,
     parallel: false,
     experts: false,
+    beside: false,
     latent: None,
     last: false,
     ends: false,
@@ -178,6 +181,11 @@ impl PlainLayer {
         Self::new(Look { ends: true, ..Self::SHARED })
     }
 
+    /// The same with experts beside a dense part, and norms behind.
+    pub(super) fn beside() -> Self {
+        Self::new(Look { beside: true, gemma: true, ..Self::SHARED })
+    }
+
     /// The same with keys and values of a few numbers.
     pub(super) fn latent() -> Self {
         Self::new(Look { latent: Some(true), ..Self::SHARED })
@@ -205,8 +213,6 @@ impl PlainLayer {
         let first = latent.as_ref().map_or(stacked, |latent| latent.first(heads * head_dim));
         let outputs = latent.as_ref().map_or(heads * head_dim, |latent| latent.outputs(heads));
         let activation = look.activation();
-        let norm =
-            |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
             spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
             norms: (!look.olmo).then(|| [norm(random, width), norm(random, width)]),
@@ -288,8 +294,7 @@ impl PlainLayer {
     }
 
     pub(super) fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {
-        let LayerSpec { norm_eps, activation, .. } = self.spec;
-        let norm = |x: &[Near], weight: &[f32]| normed(x, weight, norm_eps.into());
+        let norm = |x: &[Near], weight: &[f32]| normed(x, weight, self.spec.norm_eps.into());
         let behind = |y: Vec<Near>, i: usize| match &self.post_norms {
             Some(norms) => norm(&y, &norms[i]),
             None => y,
@@ -303,9 +308,14 @@ impl PlainLayer {
         let fed = if self.parallel { x } else { &attended };
         let before = |norms: &[Vec<f32>; 2]| norm(fed, &norms[1]);
         let normed = self.norms.as_ref().map_or_else(|| fed.to_vec(), before);
-        let made = self.ffn.apply(&normed, activation);
+        let made = self.ffn.apply([&normed, fed], &self.spec);
         sum(&attended, &behind(made, 1))
     }
+}
+
+/// The weights of an RMS norm.
+fn norm(random: &mut Random, count: usize) -> Vec<f32> {
+    random.normals(count).iter().map(|x| 1.0 + 0.1 * x).collect()
 }
 
 /// Each element, exactly.

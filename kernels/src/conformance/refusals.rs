@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, Op};
 use crate::latent::Latent;
 use crate::memory::{Keys, MemorySet};
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::{LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::{Beside, FeedForward, LayerWeights, Linear, Matrix, MatrixData};
 
 use super::chains::H2O;
 use super::layers::{angles, rows};
@@ -39,6 +39,7 @@ pub fn wrong_shapes_are_named(backend: &dyn Backend) {
     selection_shapes(backend);
     layer_shapes(backend);
     latent_shapes(backend);
+    beside_shapes(backend);
 }
 
 fn attention_shapes(backend: &dyn Backend) {
@@ -153,6 +154,35 @@ fn latent_shapes(backend: &dyn Backend) {
     };
     layer.latent.as_mut().into_iter().for_each(broken);
     not_finite(project(&layer), "project");
+}
+
+/// Who does not compute such a layer refuses it as it is.
+fn beside_shapes(backend: &dyn Backend) {
+    let plain = PlainLayer::beside();
+    let (x, attention) = (rows(1, 3, plain.width()), rows(2, 3, plain.attended()));
+    let finish = |layer: &LayerWeights| backend.finish(layer, &x, &attention);
+    match backend.supports(Op::Beside) {
+        true => assert!(finish(&plain.pack(backend)).is_ok()),
+        false => refused(finish(&plain.pack(backend)), "finish"),
+    }
+    let changes: [fn(&mut Beside); 9] = [
+        |both| both.dense_post_norm = [1.0; 3].into(),
+        |both| both.experts_norm = [1.0; 3].into(),
+        |both| both.router_norm = [1.0; 3].into(),
+        |both| both.experts_post_norm = [1.0; 3].into(),
+        |both| both.dense.down.outputs += 1,
+        |both| both.experts.shared = Some(both.dense.clone()),
+        |both| both.experts.shared_gate = Some(both.experts.router.clone()),
+        |both| both.experts.routing.factors = Some([1.0; 3].into()),
+        |both| both.experts.routing.chosen = 0,
+    ];
+    for change in changes {
+        let mut layer = plain.pack(backend);
+        if let FeedForward::Beside(both) = &mut layer.ffn {
+            change(both);
+        }
+        refused(finish(&layer), "finish");
+    }
 }
 
 /// A weight that this backend did not pack.

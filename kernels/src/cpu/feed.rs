@@ -6,7 +6,7 @@ use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
 use crate::backend::BackendError;
 use crate::experts::Sent;
 use crate::tensor::Rows;
-use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
+use crate::weights::{Activation, Beside, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
 
 /// Rows that a task takes out or puts back.
 const ROWS: usize = 16;
@@ -20,21 +20,45 @@ pub(super) fn feed(
 ) -> Result<Rows, BackendError> {
     let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
     let weight = layer.ffn_norm.as_deref();
+    let normed = Argument { rows: x, prepare: Prepare::norm(weight, eps) };
     match &layer.ffn {
         FeedForward::Nothing => unreachable!("a layer without one ends before"),
-        FeedForward::Dense(dense) => {
-            let x = Argument { rows: x, prepare: Prepare::norm(weight, eps) };
-            through(place, dense, activation, x, residual)
-        }
+        FeedForward::Dense(dense) => through(place, dense, activation, normed, residual),
         FeedForward::Experts(experts) => {
             let normed = weight.map(|weight| norm(place, x, weight, eps));
-            let y = through_some(place, experts, activation, normed.as_ref().unwrap_or(x))?;
-            Ok(match residual {
-                Some(residual) => added(place, y, None, residual),
-                None => y,
-            })
+            let x = normed.as_ref().unwrap_or(x);
+            Ok(plus(place, through_some(place, experts, activation, [x, x])?, residual))
+        }
+        FeedForward::Beside(both) => {
+            Ok(plus(place, through_both(place, both, normed, &layer.spec)?, residual))
         }
     }
+}
+
+/// `y`, plus `residual` if there is one.
+fn plus(place: Place<'_>, y: Rows, residual: Option<&Rows>) -> Rows {
+    match residual {
+        Some(residual) => added(place, y, None, residual),
+        None => y,
+    }
+}
+
+/// What a dense part makes of `x`, plus what experts beside it make of the rows of `x` as they
+/// come: those have norms of their own.
+fn through_both(
+    place: Place<'_>,
+    both: &Beside,
+    x: Argument<'_>,
+    spec: &LayerSpec,
+) -> Result<Rows, BackendError> {
+    let LayerSpec { norm_eps: eps, activation, .. } = *spec;
+    let rows = x.rows;
+    let dense = through(place, &both.dense, activation, x, None)?;
+    let dense = norm(place, &dense, &both.dense_post_norm, eps);
+    let [given, routed] =
+        [&both.experts_norm, &both.router_norm].map(|own| norm(place, rows, own, eps));
+    let chosen = through_some(place, &both.experts, activation, [&given, &routed])?;
+    Ok(added(place, chosen, Some((&both.experts_post_norm, eps)), &dense))
 }
 
 fn through(
@@ -49,17 +73,18 @@ fn through(
     down("finish", place, (hidden, rows), &part.down, residual)
 }
 
-/// What each expert makes of its rows, in the order of experts, and then what all rows go through.
+/// What each expert makes of its rows of `x`, in the order of experts, and then what all rows go
+/// through. The router takes `routed`.
 fn through_some(
     place: Place<'_>,
     experts: &Experts,
     activation: Activation,
-    x: &Rows,
+    [x, routed]: [&Rows; 2],
 ) -> Result<Rows, BackendError> {
     fn plain(rows: &Rows) -> Argument<'_> {
         Argument { rows, prepare: Prepare::Nothing }
     }
-    let logits = linear("finish", place, plain(x), &experts.router, None)?;
+    let logits = linear("finish", place, plain(routed), &experts.router, None)?;
     let mut y = Rows::zeros(x.rows(), x.cols());
     for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
         if !sent.rows.is_empty() {

@@ -40,6 +40,10 @@ pub(super) fn feed(
             };
             through_some(block, experts, activation, &x, residual)
         }
+        FeedForward::Beside(_) => {
+            let what = "experts beside a dense part are computed on a processor alone".to_owned();
+            Err(BackendError::Shape { op: "finish", what })
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::experts::Sent;
 use crate::shapes;
 use crate::tensor::Rows;
 use crate::weights::{
-    Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Ungated, Xielu,
+    Activation, Beside, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Ungated, Xielu,
 };
 
 /// See [`crate::LayerOps::finish`].
@@ -37,7 +37,8 @@ pub(super) fn finish(
     let made = match &layer.ffn {
         FeedForward::Nothing => return Ok(attended),
         FeedForward::Dense(dense) => through(dense, normed, activation)?,
-        FeedForward::Experts(experts) => through_some(experts, normed, activation)?,
+        FeedForward::Experts(experts) => through_some(experts, [normed; 2], activation)?,
+        FeedForward::Beside(both) => through_both(both, [normed, fed], &layer.spec)?,
     };
     add(&mut attended, &behind(made, &layer.ffn_post_norm));
     Ok(attended)
@@ -54,10 +55,30 @@ fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, Backe
     linear("finish", &hidden, &part.down)
 }
 
-/// What each expert makes of its rows, in the order of experts, and then what all rows go through.
-fn through_some(experts: &Experts, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
+/// What a dense part makes of `normed`, plus what experts beside it make of `x`.
+fn through_both(
+    both: &Beside,
+    [normed, x]: [&Rows; 2],
+    spec: &LayerSpec,
+) -> Result<Rows, BackendError> {
+    let LayerSpec { norm_eps: eps, activation, .. } = *spec;
+    let made = through(&both.dense, normed, activation)?;
+    let mut y = norm(&made, &both.dense_post_norm, eps);
+    let [given, routed] = [&both.experts_norm, &both.router_norm].map(|own| norm(x, own, eps));
+    let made = through_some(&both.experts, [&given, &routed], activation)?;
+    add(&mut y, &norm(&made, &both.experts_post_norm, eps));
+    Ok(y)
+}
+
+/// What each expert makes of its rows of `x`, in the order of experts, and then what all rows go
+/// through. The router takes `routed`.
+fn through_some(
+    experts: &Experts,
+    [x, routed]: [&Rows; 2],
+    activation: Activation,
+) -> Result<Rows, BackendError> {
     let mut y = Rows::zeros(x.rows(), x.cols());
-    let sent = experts.routing.send(&linear("finish", x, &experts.router)?)?;
+    let sent = experts.routing.send(&linear("finish", routed, &experts.router)?)?;
     for (part, Sent { rows, weights }) in experts.each.iter().zip(sent) {
         let some = rows.iter().flat_map(|&row| x.row(row as usize)).copied().collect();
         let some = Rows::from_vec(rows.len(), x.cols(), some);

@@ -100,6 +100,7 @@ impl Assembler<'_, '_> {
             normalises: experts.normalises,
             scale: experts.scale,
             groups: self.sources.decoder.expert_groups,
+            factors: None,
         };
         Ok(Experts { router, routing, each, shared, shared_gate })
     }
