@@ -143,6 +143,8 @@ pub enum Op {
     },
     /// `project`, `finish` and `linear` with such weights, but for what is named below.
     Layers,
+    /// `finish` of layers that multiply the stream ([`crate::LayerWeights::scale`]).
+    Scales,
     /// `finish` where experts are beside a dense part
     /// ([`FeedForward::Beside`](crate::FeedForward::Beside)). Who does not refuses such a layer.
     Beside,

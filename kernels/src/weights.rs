@@ -320,6 +320,8 @@ pub struct LayerWeights {
     pub parallel: bool,
     /// `[width]`: the same norm for what the feed-forward part gives.
     pub ffn_post_norm: Option<Arc<[f32]>>,
+    /// What the stream is multiplied by at the layer's end, if it is  (Google 2026, Gemma 4).
+    pub scale: Option<f32>,
 }
 
 impl LayerWeights {

@@ -201,6 +201,7 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         }),
         parallel: false,
         ffn_post_norm: qk_norm.then(|| norm(width, 10)),
+        scale: None,
     }
 }
 

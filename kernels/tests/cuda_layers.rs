@@ -120,6 +120,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         }),
         parallel: false,
         ffn_post_norm: None,
+        scale: None,
     }
 }
 

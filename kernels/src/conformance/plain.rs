@@ -144,6 +144,7 @@ pub(super) struct PlainLayer {
     pub(super) spec: LayerSpec,
     norms: Option<[Vec<f32>; 2]>,
     qk_norms: Option<[Vec<f32>; 2]>,
+    scale: Option<f32>,
     v_norm: Option<Vec<f32>>,
     pub(super) norms_last: bool,
     post_norms: Option<[Vec<f32>; 2]>,
@@ -223,6 +224,7 @@ impl PlainLayer {
             // Where there is something for it to take away.
             v_norm: (look.qk_norm && look.bias && latent.is_none()).then(|| norm(random, head_dim)),
             norms_last: look.last,
+            scale: look.beside.then_some(0.4),
             qkv: Plain::new(random, (first, width), look),
             out: Plain::new(random, (width, outputs), Look { bias: look.oss, ..look }),
             latent,
@@ -253,6 +255,7 @@ impl PlainLayer {
             k_norm,
             v_norm: self.v_norm.as_deref().map(shared),
             norms_last: self.norms_last,
+            scale: self.scale,
             sinks: None,
             out: self.out.pack(backend),
             attn_post_norm,
@@ -309,7 +312,9 @@ impl PlainLayer {
         let before = |norms: &[Vec<f32>; 2]| norm(fed, &norms[1]);
         let normed = self.norms.as_ref().map_or_else(|| fed.to_vec(), before);
         let made = self.ffn.apply([&normed, fed], &self.spec);
-        sum(&attended, &behind(made, 1))
+        let scale = f64::from(self.scale.unwrap_or(1.0));
+        let scaled = |x: Near| Near::computed(scale * x.value, scale * x.slack);
+        sum(&attended, &behind(made, 1)).into_iter().map(scaled).collect()
     }
 }
 

@@ -60,6 +60,23 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
+    let mut y = unscaled(place, layer, x, attention)?;
+    if let Some(scale) = layer.scale {
+        let cols = y.cols().max(1);
+        place.crew.map(y.data_mut().chunks_mut(ROWS * cols).collect(), |rows: &mut [f32]| {
+            rows.iter_mut().for_each(|x| *x *= scale);
+        });
+    }
+    Ok(y)
+}
+
+/// The same before the stream is multiplied.
+fn unscaled(
+    place: Place<'_>,
+    layer: &LayerWeights,
+    x: &Rows,
+    attention: &Rows,
+) -> Result<Rows, BackendError> {
     let eps = layer.spec.norm_eps;
     let latent = layer.latent.as_ref();
     let outputs = latent.map(|latent| latent.outputs(&layer.spec, attention));

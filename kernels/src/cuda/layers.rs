@@ -226,6 +226,10 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
+    if layer.scale.is_some() {
+        let what = "what multiplies the stream is computed on a processor alone".to_owned();
+        return Err(BackendError::Shape { op: "finish", what });
+    }
     let (shared, rows, eps) = (&cuda.shared, x.rows(), layer.spec.norm_eps);
     let out = packed("finish", shared, &layer.out)?;
     if rows == 0 {

@@ -21,6 +21,15 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
+    let mut y = unscaled(layer, x, attention)?;
+    if let Some(scale) = layer.scale {
+        y.data_mut().iter_mut().for_each(|x| *x *= scale);
+    }
+    Ok(y)
+}
+
+/// The same before the stream is multiplied.
+fn unscaled(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Result<Rows, BackendError> {
     let LayerSpec { norm_eps, activation, .. } = layer.spec;
     let behind = |y: Rows, weight: &Option<Arc<[f32]>>| match weight {
         Some(weight) => norm(&y, weight, norm_eps),

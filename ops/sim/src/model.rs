@@ -105,6 +105,7 @@ impl Weights {
             }),
             parallel: false,
             ffn_post_norm: None,
+            scale: None,
         }
     }
 

@@ -124,6 +124,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         }),
         parallel: false,
         ffn_post_norm: None,
+        scale: None,
     };
     let embed = pack(&*backend, &[&golden.embed]);
     Model::new(ModelParts {

@@ -75,6 +75,7 @@ pub(crate) fn made(
         }),
         parallel: false,
         ffn_post_norm: None,
+        scale: None,
     };
     let mut layers: Vec<_> = (0..shape.layers).map(|_| layer(&mut weights)).collect();
     for (idx, layer) in (0..).zip(&mut layers) {

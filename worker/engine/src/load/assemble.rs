@@ -16,7 +16,7 @@ use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, Matrix
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
 use super::checkpoint::Stored;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, Family};
 use super::encoding::Encoding;
 use super::fingerprint::Fingerprint;
 use super::held::Held;
@@ -75,19 +75,28 @@ fn norm_eps(decoder: &Decoder) -> f32 {
 }
 
 fn check_backend(sources: &Sources<'_>, options: &LoadOptions) -> Result<(), LoadError> {
-    let shape = &sources.decoder.shape;
-    let attention = Op::Attention {
-        head_dim: shape.head_dim as usize,
-        group: shape.group() as usize,
-        kv: options.kv,
-    };
-    let backend = &options.backend;
-    if backend.supports(attention) && backend.supports(Op::Layers) {
-        return Ok(());
+    let (decoder, backend) = (&sources.decoder, &options.backend);
+    let shape = &decoder.shape;
+    let refused = |refusal| Err(LoadError::refused(&sources.checkpoint.path, refusal));
+    let wide = (shape.wide.layers > 0).then_some((shape.wide.head_dim, shape.wide.kv_heads));
+    for (head_dim, kv_heads) in [(shape.head_dim, shape.kv_heads)].into_iter().chain(wide) {
+        let group = (shape.heads / kv_heads) as usize;
+        let op = Op::Attention { head_dim: head_dim as usize, group, kv: options.kv };
+        if !backend.supports(op) || !backend.supports(Op::Layers) {
+            let bound = format!("a head size that backend {} has kernels for", backend.name());
+            return refused(Refusal::new("head_dim", head_dim, bound));
+        }
     }
-    let bound = format!("a head size that backend {} has kernels for", backend.name());
-    let refusal = Refusal::new("head_dim", shape.head_dim, bound);
-    Err(LoadError::refused(&sources.checkpoint.path, refusal))
+    let ops = match (decoder.family, &decoder.experts) {
+        (Family::Gemma4, Some(_)) => [Op::Scales, Op::Beside].as_slice(),
+        (Family::Gemma4, None) => &[Op::Scales],
+        _ => &[],
+    };
+    if ops.iter().any(|op| !backend.supports(*op)) {
+        let bound = format!("a family that backend {} has kernels for", backend.name());
+        return refused(Refusal::new("architecture", format!("{:?}", decoder.family), bound));
+    }
+    Ok(())
 }
 
 /// A linear map that is stored in parts: their names and row counts, stacked in this order.
@@ -136,10 +145,11 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let Sources { decoder, names, .. } = self.sources;
         let shape = &decoder.shape;
         let (prefix, width) = (&*format!("{}.{idx}", names.layer), shape.width as usize);
+        let [kv_heads, head_dim] = decoder.kv_heads(idx);
         let spec = LayerSpec {
             heads: shape.heads as usize,
-            kv_heads: shape.kv_heads as usize,
-            head_dim: shape.head_dim as usize,
+            kv_heads: kv_heads as usize,
+            head_dim: head_dim as usize,
             norm_eps: norm_eps(decoder),
             activation: decoder.activations[idx],
             kv: self.options.kv,
@@ -150,14 +160,14 @@ impl<'a, 'r> Assembler<'a, 'r> {
         // In this order tensors are read, and so known by the fingerprint.
         let HeadNorms { q_norm, k_norm } = match recurrents {
             Some(_) => HeadNorms::default(),
-            None => self.head_norms(prefix)?,
+            None => self.head_norms(prefix, &spec)?,
         };
         let attn_post_norm = self.norm_of(prefix, names.attn_post_norm, post_norm)?;
         let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
         let Mixer { sinks, qkv, latent, gate, recurrent, out } = match recurrents {
             Some(recurrents) => self.recurrent(prefix, recurrents)?,
             None if !decoder.has_mixer(idx) => self.no_mixer()?,
-            None => self.attention(prefix)?,
+            None => self.attention(prefix, idx)?,
         };
         let ffn = self.feed(prefix, idx)?;
         let before_mixer = pre_norm.filter(|_| decoder.has_mixer(idx));
@@ -180,11 +190,12 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ffn_norm,
             q_norm,
             k_norm,
-            v_norm: None,
+            v_norm: (decoder.family == Family::Gemma4).then(|| vec![1.0; spec.head_dim].into()),
             norms_last: decoder.family.norms_last(),
             sinks,
             attn_post_norm,
             ffn_post_norm,
+            scale: self.layer_scale(prefix)?,
         })
     }
 
@@ -319,8 +330,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let tensor = sources.checkpoint.find(name, shape)?;
         let data = decode(tensor, name)?;
         self.fingerprint.add(name, tensor);
-        self.used.insert(name.to_owned());
-        self.count(tensor);
+        if self.used.insert(name.to_owned()) {
+            self.count(tensor);
+        }
         Ok(data)
     }
 

@@ -50,6 +50,8 @@ pub(crate) enum Family {
     Gemma2,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
+    /// Gemma 4 whose layers have keys of their own each, and no inputs of their own: 31B, 26B A4B.
+    Gemma4,
     Mixtral,
     Qwen2Moe,
     Qwen3Moe,
@@ -166,6 +168,7 @@ impl Family {
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
+            Self::Gemma4 => QkNorm::EachHead,
             Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
@@ -201,7 +204,7 @@ impl Family {
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
         let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
-        all || !self.pre_norms()
+        all || self == Self::Gemma4 || !self.pre_norms()
     }
 
     /// RMS norm of what attention and feed-forward part are given.
@@ -218,7 +221,7 @@ impl Family {
     /// Of the feed-forward parts, where a file does not say another one.
     pub(crate) fn activation(self) -> Activation {
         match self {
-            Self::Gemma | Self::Gemma2 | Self::Gemma3 => Activation::GeluTanh,
+            Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
@@ -320,6 +323,9 @@ pub(crate) struct Decoder {
     pub(crate) softcaps: Softcaps,
     /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,
+    /// Of layers whose heads are those of [`ModelShape::wide`]: values are keys before their norm
+    /// and rotation.
+    pub(crate) keys_are_values: bool,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
     /// They have a bias.
@@ -346,6 +352,20 @@ impl Decoder {
     /// Layer `idx` remembers in a state.
     pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
         self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
+    }
+
+    /// Layer `idx` has the heads of [`ModelShape::wide`]: where there are such, those that see
+    /// everything have them.
+    pub(crate) fn is_wide(&self, idx: usize) -> bool {
+        self.shape.wide.layers > 0 && self.windows[idx].is_none()
+    }
+
+    /// KV heads of layer `idx`, and elements of each.
+    pub(crate) fn kv_heads(&self, idx: usize) -> [u32; 2] {
+        match self.is_wide(idx) {
+            true => [self.shape.wide.kv_heads, self.shape.wide.head_dim],
+            false => [self.shape.kv_heads, self.shape.head_dim],
+        }
     }
 
     /// Layer `idx` has something that mixes tokens.

@@ -5,7 +5,7 @@
 //! packing reads them all anyway and the hash runs at the speed of memory. It tells models
 //! apart; it does not defend against somebody who makes two that collide.
 
-use aqueduct_core::ModelShape;
+use aqueduct_core::{ModelShape, WideHeads};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::LoadOptions;
@@ -51,6 +51,10 @@ fn described(decoder: &Decoder) -> String {
     }
     if let Some(folded) = &decoder.folded {
         all += &format!(" folded: {folded:?}");
+    }
+    if decoder.shape.wide != WideHeads::NONE {
+        let (wide, same) = (decoder.shape.wide, decoder.keys_are_values);
+        all += &format!(" wide: {wide:?} keys_are_values: {same}");
     }
     if let Some(gate) = gate {
         all += &format!(" gate: {gate:?}");

@@ -167,6 +167,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             }),
             parallel: false,
             ffn_post_norm: None,
+            scale: None,
         })
     };
     (0..copies_of(stored(elements, dtype))).map(|_| layer()).collect()

@@ -144,6 +144,7 @@ impl Bench {
             ffn: FeedForward::Dense(Gated { gate_up: map(2)?, down: map(3)? }),
             parallel: false,
             ffn_post_norm: None,
+            scale: None,
         })
     }
 

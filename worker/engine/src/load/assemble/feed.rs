@@ -1,12 +1,14 @@
-//! Feed-forward parts: one for all tokens, or many.
+//! Feed-forward parts: one for all tokens, or many, or both.
+
+use std::sync::Arc;
 
 use aqueduct_kernels::experts::Routing;
-use aqueduct_kernels::{Experts, FeedForward, Gated, Linear};
+use aqueduct_kernels::{Beside, Experts, FeedForward, Gated, Linear};
 
 use super::{Assembler, Stacked};
 use crate::error::LoadError;
 use crate::load::checkpoint::Stored;
-use crate::load::decoder::{Biases, ManyExperts};
+use crate::load::decoder::{Biases, Family, ManyExperts};
 use crate::load::held::Held;
 
 /// What one part's tensors are called, of which some may be in others' places.
@@ -25,13 +27,59 @@ struct PartNames<'n> {
 impl Assembler<'_, '_> {
     /// The feed-forward part of layer `idx`.
     pub(super) fn feed(&mut self, prefix: &str, idx: usize) -> Result<FeedForward, LoadError> {
-        let (decoder, names) = (&self.sources.decoder, self.sources.names);
+        let decoder = &self.sources.decoder;
         if !decoder.has_feed(idx) {
             return Ok(FeedForward::Nothing);
         }
         if let Some(experts) = decoder.experts.as_ref().filter(|experts| experts.layers[idx]) {
-            return Ok(FeedForward::Experts(Box::new(self.experts(prefix, experts)?)));
+            let many = self.experts(prefix, experts)?;
+            return match decoder.family {
+                Family::Gemma4 => self.beside(prefix, many),
+                _ => Ok(FeedForward::Experts(Box::new(many))),
+            };
         }
+        Ok(FeedForward::Dense(self.dense(prefix)?))
+    }
+
+    /// Experts and the dense part that stands beside them.
+    fn beside(&mut self, prefix: &str, mut experts: Experts) -> Result<FeedForward, LoadError> {
+        let (names, shape) = (self.sources.names.beside, &self.sources.decoder.shape);
+        let (width, count) = (shape.width as usize, experts.each.len());
+        let factors = self.read(&format!("{prefix}.{}", names.factors), &[count], Stored::f32)?;
+        experts.routing.factors = Some(factors.into());
+        let scale =
+            self.read(&format!("{prefix}.{}", names.router_scale), &[width], Stored::f32)?;
+        let root = (width as f64).sqrt();
+        let router_norm = scale.iter().map(|&scale| (f64::from(scale) / root) as f32).collect();
+        let mut norm = |name: &str| {
+            self.norm(&format!("{prefix}.{name}.weight"), width).map(Arc::<[f32]>::from)
+        };
+        let dense_post_norm = norm(names.dense_post_norm)?;
+        let experts_norm = norm(names.experts_norm)?;
+        let experts_post_norm = norm(names.experts_post_norm)?;
+        let dense = self.dense(prefix)?;
+        Ok(FeedForward::Beside(Box::new(Beside {
+            dense,
+            dense_post_norm,
+            experts,
+            experts_norm,
+            router_norm,
+            experts_post_norm,
+        })))
+    }
+
+    /// What multiplies the stream at a layer's end, if anything does.
+    pub(super) fn layer_scale(&mut self, prefix: &str) -> Result<Option<f32>, LoadError> {
+        if self.sources.decoder.family != Family::Gemma4 {
+            return Ok(None);
+        }
+        let name = format!("{prefix}.{}", self.sources.names.beside.scale);
+        Ok(self.read(&name, &[1], Stored::f32)?.first().copied())
+    }
+
+    /// A layer's one part.
+    fn dense(&mut self, prefix: &str) -> Result<Gated, LoadError> {
+        let (decoder, names) = (&self.sources.decoder, self.sources.names);
         let part = PartNames {
             gate: names.gate,
             up: names.up,
@@ -41,7 +89,7 @@ impl Assembler<'_, '_> {
             norm: Some(if decoder.shares_norm() { names.attn_norm } else { names.ffn_norm }),
         };
         let (ffn, biases) = (decoder.shape.ffn as usize, decoder.biases);
-        Ok(FeedForward::Dense(self.part(prefix, &part, ffn, biases)?))
+        self.part(prefix, &part, ffn, biases)
     }
 
     fn part(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_kernels::{Latent, Linear, Recurrent};
+use aqueduct_kernels::{Latent, LayerSpec, Linear, Recurrent};
 
 use super::{Assembler, Sources, Stacked};
 use crate::error::LoadError;
@@ -29,16 +29,17 @@ pub(super) struct HeadNorms {
 
 impl Assembler<'_, '_> {
     /// Those of a layer, if it has any.
-    pub(super) fn head_norms(&mut self, prefix: &str) -> Result<HeadNorms, LoadError> {
+    pub(super) fn head_norms(
+        &mut self,
+        prefix: &str,
+        spec: &LayerSpec,
+    ) -> Result<HeadNorms, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
-        let head_dim = decoder.shape.head_dim as usize;
+        let head_dim = spec.head_dim;
         let spans = match decoder.qk_norm {
             QkNorm::Nothing => None,
             QkNorm::EachHead => Some([head_dim; 2]),
-            QkNorm::AllHeads => {
-                let heads = [decoder.shape.heads, decoder.shape.kv_heads];
-                Some(heads.map(|heads| heads as usize * head_dim))
-            }
+            QkNorm::AllHeads => Some([spec.heads, spec.kv_heads].map(|heads| heads * head_dim)),
         };
         let q_norm = self.norm_of(prefix, names.q_norm, spans.map(|[span, _]| span))?;
         let k_norm = self.norm_of(prefix, names.k_norm, spans.map(|[_, span]| span))?;
@@ -46,12 +47,13 @@ impl Assembler<'_, '_> {
     }
 
     /// A layer's attention.
-    pub(super) fn attention(&mut self, prefix: &str) -> Result<Mixer, LoadError> {
+    pub(super) fn attention(&mut self, prefix: &str, idx: usize) -> Result<Mixer, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
         let (shape, biases) = (&decoder.shape, decoder.biases);
         let (heads, width) = (shape.heads as usize, shape.width as usize);
-        let head_dim = shape.head_dim as usize;
-        let (q_rows, kv_rows) = (heads * head_dim, shape.kv_heads as usize * head_dim);
+        let [kv_heads, head_dim] = decoder.kv_heads(idx).map(|count| count as usize);
+        let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
+        let v = if decoder.is_wide(idx) && decoder.keys_are_values { names.k } else { names.v };
         let sinks = match decoder.family.sinks() {
             true => {
                 let name = format!("{prefix}.{}", names.sinks);
@@ -62,7 +64,7 @@ impl Assembler<'_, '_> {
         let norm = Some(names.attn_norm);
         let (qkv, latent) = match decoder.latent {
             None => {
-                let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
+                let qkv = [(names.q, q_rows), (names.k, kv_rows), (v, kv_rows)];
                 let qkv = self.parts(prefix, &qkv, names.qkv);
                 let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
                 (self.linear(prefix, qkv)?, None)

@@ -123,6 +123,7 @@ impl Config<'_, '_> {
             latent: self.latents(&keys, (&shape, rotary_dim))?,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
+            keys_are_values: false,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => family.qk_norm(),

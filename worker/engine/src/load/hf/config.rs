@@ -4,6 +4,7 @@ mod activation;
 mod deepseek;
 mod experts;
 mod families;
+mod gemma4;
 mod inside;
 mod latent;
 mod layers;
@@ -156,6 +157,8 @@ struct Config {
     #[serde(flatten)]
     nemotron_h: nemotron_h::NemotronHFields,
     #[serde(flatten)]
+    gemma4: gemma4::Gemma4Fields,
+    #[serde(flatten)]
     rope: RopeFields,
 }
 
@@ -200,6 +203,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     config.refuse_hybrids(family).map_err(refused)?;
     config.refuse_nemotron_h(family).map_err(refused)?;
     config.refuse_variants(family).map_err(refused)?;
+    config.refuse_gemma4(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let (found, window_rope) = config.ropes(family, &shape).map_err(|error| match error {
         RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
@@ -210,7 +214,8 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let rotates = config.rotates(family).map_err(refused)?;
     let experts = config.experts(family).map_err(refused)?;
     let order = HeadOrder {
-        rotary_dim: found.rotary_dim,
+        // Wide heads may be others, and no part of theirs stands elsewhere.
+        rotary_dim: if shape.wide.layers > 0 { shape.head_dim } else { found.rotary_dim },
         neighbours: config.neighbours(family),
         by_head: matches!(family, Family::GptNeoX | Family::Falcon),
     };
@@ -242,6 +247,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             Family::Glm4Moe if config.use_qk_norm == Some(true) => QkNorm::EachHead,
             family => family.qk_norm(),
         },
+        keys_are_values: config.keys_are_values(family),
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         head_bias: matches!(family, Family::Phi | Family::GptJ),
         shape,
@@ -278,9 +284,12 @@ impl Config {
         shape: &ModelShape,
     ) -> Result<(Found, Option<Rope>), RopeError> {
         let defaults = family.rope();
-        if matches!(family, Family::Gemma3 | Family::Olmo3 | Family::Lfm3) {
+        let gemma4 = family == Family::Gemma4;
+        if gemma4 || matches!(family, Family::Gemma3 | Family::Olmo3 | Family::Lfm3) {
             let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
-            let both = rope::ropes_by_layer_type(&self.rope, shape, defaults, local_theta)?;
+            let wide = ModelShape { head_dim: shape.wide.head_dim, ..shape.clone() };
+            let shapes = [if shape.wide.layers > 0 { &wide } else { shape }, shape];
+            let both = rope::ropes_by_layer_type(&self.rope, shapes, defaults, local_theta)?;
             return Ok((both.0, Some(both.1)));
         }
         let mut rotated = shape.clone();
@@ -331,6 +340,10 @@ impl Config {
             wide: WideHeads::NONE,
         };
         shape.validate()?;
+        if family == Family::Gemma4 {
+            shape.wide = self.wide_heads(&shape)?;
+            shape.validate()?;
+        }
         if let Some(recurrents) = self.recurrents(family)? {
             shape.recurrent_layers = recurrents.count();
             shape.state_bytes = recurrents.state_bytes(shape.width);
@@ -696,7 +709,7 @@ mod tests {
             let shape = config.shape(Family::Gemma3).unwrap();
             let defaults = Family::Gemma3.rope();
             let local_theta = Some(LOCAL_THETA);
-            rope::ropes_by_layer_type(&config.rope, &shape, defaults, local_theta).ok()
+            rope::ropes_by_layer_type(&config.rope, [&shape; 2], defaults, local_theta).ok()
         };
         let (found, local) = ropes(json!({})).unwrap();
         assert_eq!((&found.rope, &local), (&Rope::unscaled(1e6, 16), &Rope::unscaled(1e4, 16)));
@@ -716,7 +729,7 @@ mod tests {
         let olmo3 = |changes: Value| {
             let config = config(changes);
             let shape = config.shape(Family::Olmo3).unwrap();
-            rope::ropes_by_layer_type(&config.rope, &shape, Family::Olmo3.rope(), None).ok()
+            rope::ropes_by_layer_type(&config.rope, [&shape; 2], Family::Olmo3.rope(), None).ok()
         };
         let linear = json!({ "rope_type": "linear", "factor": 8.0 });
         let (found, local) = olmo3(json!({ "rope_theta": 2e6, "rope_scaling": linear })).unwrap();
@@ -814,7 +827,8 @@ mod tests {
                 let config = config(changes);
                 let shape = config.shape(family).unwrap();
                 let local_theta = (family == Family::Gemma3).then_some(LOCAL_THETA);
-                rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta).ok()
+                rope::ropes_by_layer_type(&config.rope, [&shape; 2], family.rope(), local_theta)
+                    .ok()
             };
             let want = ropes(json!({ "rope_parameters": named }));
             assert!(want.is_some(), "{named}");

@@ -78,6 +78,7 @@ pub(crate) fn load(
         Family::NemotronH => &names::HF_NEMOTRON_H,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,
+        Family::Gemma4 => &names::HF_GEMMA4,
         Family::GptOss => &names::HF_GPT_OSS,
         Family::Olmo2 | Family::Olmo3 | Family::FlexOlmo | Family::Exaone4 => &names::HF_OLMO2,
         // Else as its modules are called today.

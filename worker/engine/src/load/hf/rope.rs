@@ -176,7 +176,7 @@ impl RopeFields {
 /// scaling.
 pub(crate) fn ropes_by_layer_type(
     fields: &RopeFields,
-    shape: &ModelShape,
+    [full_shape, shape]: [&ModelShape; 2],
     defaults: RopeDefaults,
     local_theta: Option<f64>,
 ) -> Result<(Found, Rope), RopeError> {
@@ -198,7 +198,7 @@ pub(crate) fn ropes_by_layer_type(
     let local_fields = RopeFields { rope_theta, ..fields.clone() };
     let local_defaults = RopeDefaults { theta: local_theta.unwrap_or(defaults.theta), ..defaults };
     let local = one_rope(local, &local_fields, shape, local_defaults)?;
-    Ok((one_rope(full, fields, shape, defaults)?, local.rope))
+    Ok((one_rope(full, fields, full_shape, defaults)?, local.rope))
 }
 
 fn one_rope(

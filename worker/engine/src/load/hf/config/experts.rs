@@ -55,6 +55,10 @@ impl Config {
                 chosen: self.num_experts_per_tok.unwrap_or(4),
                 ..usual
             },
+            Family::Gemma4 => match self.gemma4_experts(usual)? {
+                Some(experts) => experts,
+                None => return Ok(None),
+            },
             Family::MiniMaxM2 => ManyExperts {
                 count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
                 chosen: self.num_experts_per_tok.unwrap_or(8),

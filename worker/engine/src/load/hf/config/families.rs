@@ -10,7 +10,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
+     Gemma3ForCausalLM, Gemma4ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
      Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
@@ -25,6 +25,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
+     Gemma4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
@@ -72,6 +73,8 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "gemma" => "GemmaForCausalLM",
         "gemma2" => "Gemma2ForCausalLM",
         "gemma3_text" => "Gemma3ForCausalLM",
+        "gemma4_text" => inside::GEMMA4_TEXT,
+        "gemma4" => inside::GEMMA4,
         "mixtral" => "MixtralForCausalLM",
         "qwen2_moe" => "Qwen2MoeForCausalLM",
         "qwen3_moe" => "Qwen3MoeForCausalLM",
@@ -141,6 +144,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "GemmaForCausalLM" => Family::Gemma,
         "Gemma2ForCausalLM" => Family::Gemma2,
         "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
+        inside::GEMMA4_TEXT | inside::GEMMA4 => Family::Gemma4,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
         "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
@@ -215,6 +219,7 @@ impl Family {
                 Self::MiniMaxM2 => 5e6,
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
+                Self::Gemma4 => 1e6,
                 Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => 1e6,
                 Self::Helium => 1e5,
                 Self::Apertus => 1.2e7,
@@ -248,7 +253,7 @@ impl Family {
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
             Self::Falcon | Self::GptJ | Self::Mistral4 => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
-            Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
+            Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
             Self::Ministral | Self::Ministral3 | Self::Cwm | Self::SolarOpen => Some(8),
@@ -271,7 +276,7 @@ impl Family {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
-            Self::Gemma | Self::Gemma2 | Self::Gemma3 => Some(256),
+            Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(256),
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
             Self::GptOss => Some(64),
             _ => None,
@@ -298,7 +303,7 @@ impl Family {
 
     pub(super) fn is_tied(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
-        let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3);
+        let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);

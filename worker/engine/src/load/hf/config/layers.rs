@@ -108,6 +108,7 @@ impl Config {
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Family::Qwen3 | Family::Qwen3Moe => both(is_biased, false),
             Family::Gemma | Family::Gemma2 | Family::Gemma3 => both(is_biased, false),
+            Family::Gemma4 => both(is_biased, false),
             Family::GptOss => both(attention.unwrap_or(true), false),
             Family::SeedOss => Biases {
                 qkv: attention.unwrap_or(true),
@@ -148,6 +149,7 @@ impl Config {
                 all_but_every(ALTERNATE_LAYERS, self.num_hidden_layers)
             }
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
+            (Family::Gemma4, _) => self.gemma4_slides()?,
             (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
@@ -182,6 +184,7 @@ impl Config {
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
+            Family::Gemma4 => given.unwrap_or(Some(512)),
             Family::Lfm3 => given.unwrap_or(Some(256)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
@@ -254,7 +257,7 @@ impl Family {
     }
 }
 
-fn slides(layer_type: &str) -> Result<bool, Refusal> {
+pub(super) fn slides(layer_type: &str) -> Result<bool, Refusal> {
     match layer_type {
         "full_attention" => Ok(false),
         "sliding_attention" => Ok(true),

@@ -38,7 +38,7 @@ impl Config {
                 Refusal::unless_within(field, given.unwrap_or(want), want, want)?;
             }
         }
-        if !matches!(family, Family::Gemma | Family::Gemma2 | Family::Gemma3) {
+        if !matches!(family, Family::Gemma | Family::Gemma2 | Family::Gemma3 | Family::Gemma4) {
             return Ok(());
         }
         for (field, cap) in [

@@ -28,7 +28,9 @@ impl Config {
                 tokens: tokens.unwrap_or(Some(30.0)),
             }
             .checked(),
-            Family::Gemma3 => Softcaps { attention: None, tokens: tokens.flatten() }.checked(),
+            Family::Gemma3 | Family::Gemma4 => {
+                Softcaps { attention: None, tokens: tokens.flatten() }.checked()
+            }
             _ => Ok(Softcaps::default()),
         }
     }
@@ -60,6 +62,7 @@ impl Config {
             }
             .checked(),
             Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
+            Family::Gemma4 => Scales::gemma(shape.width, 1.0).checked(),
             Family::Gemma2 | Family::Gemma3 => {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
                 Scales::gemma(shape.width, divisor).checked()

@@ -1,0 +1,206 @@
+//! What Gemma 4's config.json has besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aqueduct_core::{ModelShape, Refusal, WideHeads};
+use aqueduct_kernels::experts::Scoring;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::layers::slides;
+use super::{Config, present};
+use crate::load::decoder::{FULL_LAYER_INTERVAL, Family, ManyExperts, all_but_every};
+
+/// Of its layers that see everything, where a file does not say otherwise.
+const GLOBAL_HEAD_DIM: u32 = 512;
+
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Gemma4Fields {
+    global_head_dim: Option<u32>,
+    num_global_key_value_heads: Option<u32>,
+    attention_k_eq_v: Option<bool>,
+    /// What transformers has made of these by the time it writes a file.
+    per_layer_config: Option<BTreeMap<String, OfLayer>>,
+    /// Absent it is 256; null and 0 mean none.
+    #[serde(default, deserialize_with = "present")]
+    hidden_size_per_layer_input: Option<Option<u32>>,
+    num_kv_shared_layers: Option<u32>,
+    enable_moe_block: Option<bool>,
+    top_k_experts: Option<u32>,
+}
+
+/// What one layer has of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+struct OfLayer {
+    head_dim: Option<u32>,
+    num_key_value_heads: Option<u32>,
+}
+
+impl Config {
+    /// Models whose layers have inputs of their own, or keys of others (E2B, E4B).
+    pub(super) fn refuse_gemma4(&self, family: Family) -> Result<(), Refusal> {
+        if family != Family::Gemma4 {
+            return Ok(());
+        }
+        let inputs = self.gemma4.hidden_size_per_layer_input.unwrap_or(Some(256)).unwrap_or(0);
+        Refusal::unless_within("hidden_size_per_layer_input", inputs, 0, 0)?;
+        let shared = self.gemma4.num_kv_shared_layers.unwrap_or(0);
+        Refusal::unless_within("num_kv_shared_layers", shared, 0, 0).map(drop)
+    }
+
+    /// Values are keys where a layer sees everything.
+    pub(super) fn keys_are_values(&self, family: Family) -> bool {
+        family == Family::Gemma4 && self.gemma4.attention_k_eq_v == Some(true)
+    }
+
+    /// Per layer: whether it has a window. The last one has none, whatever a file says.
+    pub(super) fn gemma4_slides(&self) -> Result<Vec<bool>, Refusal> {
+        let layers = self.num_hidden_layers as usize;
+        let mut all: Vec<bool> = match &self.layer_types {
+            Some(types) => {
+                Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
+                types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
+            }
+            None => all_but_every(FULL_LAYER_INTERVAL, self.num_hidden_layers),
+        };
+        if let Some(last) = all.last_mut() {
+            *last = false;
+        }
+        Ok(all)
+    }
+
+    /// The heads of layers that see everything, where they are not those of the others.
+    pub(super) fn wide_heads(&self, shape: &ModelShape) -> Result<WideHeads, Refusal> {
+        let fields = &self.gemma4;
+        let slides = self.gemma4_slides()?;
+        let [kv_heads, head_dim] = match &fields.per_layer_config {
+            Some(given) => self.given_heads(given, &slides)?,
+            None => {
+                let own = fields.num_global_key_value_heads;
+                let own = own.filter(|_| fields.attention_k_eq_v == Some(true));
+                [own.unwrap_or(shape.kv_heads), fields.global_head_dim.unwrap_or(GLOBAL_HEAD_DIM)]
+            }
+        };
+        if [kv_heads, head_dim] == [shape.kv_heads, shape.head_dim] {
+            return Ok(WideHeads::NONE);
+        }
+        let layers = slides.iter().filter(|slides| !**slides).count() as u32;
+        Ok(WideHeads { layers, kv_heads, head_dim })
+    }
+
+    /// What the file says of layers, which has to be one thing of those that see everything, and
+    /// nothing of the others.
+    fn given_heads(
+        &self,
+        given: &BTreeMap<String, OfLayer>,
+        slides: &[bool],
+    ) -> Result<[u32; 2], Refusal> {
+        let [kv_heads, head_dim] = [self.num_key_value_heads.flatten(), self.head_dim.flatten()];
+        let usual = [kv_heads.unwrap_or(4), head_dim.unwrap_or(256)];
+        let heads_of = |layer: usize| {
+            let of = given.get(&layer.to_string()).copied().unwrap_or_default();
+            [of.num_key_value_heads.unwrap_or(usual[0]), of.head_dim.unwrap_or(usual[1])]
+        };
+        let of = |sliding: bool| -> BTreeSet<[u32; 2]> {
+            let some = slides.iter().enumerate().filter(|(_, slides)| **slides == sliding);
+            some.map(|(layer, _)| heads_of(layer)).collect()
+        };
+        let (full, others) = (of(false), of(true));
+        if full.len() == 1 && others.iter().all(|heads| *heads == usual) {
+            return Ok(full.into_iter().next().unwrap_or(usual));
+        }
+        let bound = "the same in all layers of full_attention, and what all have in the others";
+        Err(Refusal::new("per_layer_config", format!("{given:?}"), bound))
+    }
+
+    /// Its experts, if it has any.
+    pub(super) fn gemma4_experts(
+        &self,
+        usual: ManyExperts,
+    ) -> Result<Option<ManyExperts>, Refusal> {
+        if self.gemma4.enable_moe_block != Some(true) {
+            return Ok(None);
+        }
+        let missing = |field| Refusal::new(field, "missing", "a number, where there are experts");
+        Ok(Some(ManyExperts {
+            count: self.num_experts.ok_or_else(|| missing("num_experts"))?,
+            chosen: self.gemma4.top_k_experts.ok_or_else(|| missing("top_k_experts"))?,
+            ffn: self.moe_intermediate_size.ok_or_else(|| missing("moe_intermediate_size"))?,
+            scoring: Scoring::Softmax,
+            normalises: true,
+            ..usual
+        }))
+    }
+}
+
+/// What transformers takes for fields that are absent.
+pub(super) fn defaults(fields: &Map<String, Value>) -> Value {
+    let mut all = json!({
+        "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 30, "num_attention_heads": 8, "max_position_embeddings": 131_072,
+    });
+    if !fields.contains_key("rope_parameters") {
+        all["rope_parameters"] = json!({
+            "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+            "full_attention": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6,
+            },
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::hf::config::tests::config;
+
+    fn heads(fields: Value) -> Result<WideHeads, String> {
+        let mut all = json!({
+            "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "head_dim": 16, "layer_types": ["sliding_attention", "full_attention",
+                "sliding_attention", "full_attention"],
+        });
+        let (Value::Object(to), Value::Object(from)) = (&mut all, fields) else { unreachable!() };
+        to.extend(from);
+        let config = config(all);
+        let shape = config.shape(Family::Gemma4).map_err(|refusal| refusal.field)?;
+        Ok(shape.wide)
+    }
+
+    #[test]
+    fn layers_that_see_everything_have_heads_of_their_own() {
+        let check = |fields: Value, layers, kv_heads, head_dim| {
+            assert_eq!(heads(fields), Ok(WideHeads { layers, kv_heads, head_dim }));
+        };
+        check(json!({ "global_head_dim": 32 }), 2, 4, 32);
+        let fewer = json!({ "global_head_dim": 32, "num_global_key_value_heads": 2 });
+        check(fewer.clone(), 2, 4, 32);
+        let Value::Object(mut fewer) = fewer else { unreachable!() };
+        fewer.insert("attention_k_eq_v".to_owned(), true.into());
+        check(fewer.into(), 2, 2, 32);
+        check(json!({ "global_head_dim": 16 }), 0, 0, 0);
+        let of = |layer: &str| json!({ layer: { "head_dim": 32, "num_key_value_heads": 1 } });
+        let mut both = of("1");
+        both["3"] = both["1"].clone();
+        check(json!({ "per_layer_config": both }), 2, 1, 32);
+        let refused = |fields: Value| heads(fields).unwrap_err();
+        assert_eq!(refused(json!({ "per_layer_config": of("1") })), "per_layer_config");
+        assert_eq!(refused(json!({ "per_layer_config": of("2") })), "per_layer_config");
+        assert_eq!(refused(json!({ "global_head_dim": 24 })), "wide.head_dim");
+    }
+
+    #[test]
+    fn what_only_smaller_models_have_is_refused() {
+        let check = |fields: Value, want: Option<&str>| {
+            let refused = config(fields).refuse_gemma4(Family::Gemma4).err();
+            assert_eq!(refused.map(|refusal| refusal.field).as_deref(), want);
+        };
+        const INPUTS: &str = "hidden_size_per_layer_input";
+        check(json!({}), Some(INPUTS));
+        check(json!({ INPUTS: null }), None);
+        check(json!({ INPUTS: 0, "num_kv_shared_layers": 0 }), None);
+        check(json!({ INPUTS: 0, "num_kv_shared_layers": 2 }), Some("num_kv_shared_layers"));
+        assert!(config(json!({})).refuse_gemma4(Family::Gemma3).is_ok());
+    }
+}
