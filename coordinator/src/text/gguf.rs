@@ -16,6 +16,7 @@ use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence as Normalizers};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
+use super::calls::ENDS_OF_TURNS;
 use super::pretokenizer::{Family, family};
 use super::template::TOOL_USE;
 use super::{TextError, Vocabulary, channels};
@@ -30,7 +31,7 @@ const METADATA_STEP_BYTES: u64 = 16 << 20;
 const TURNS: [&str; 2] = ["<start_of_turn>", "<end_of_turn>"];
 /// Tokens that end a turn, a message or a text, by the names that models give them. Files often
 /// tell of one where a model has two: the one that ends a text, and not what ends its turns.
-const ENDS: [&str; 14] = [
+const ENDS: [&str; 16] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",
@@ -45,6 +46,8 @@ const ENDS: [&str; 14] = [
     "<｜end▁of▁sentence｜>",
     channels::ENDS_OF_ANSWERS[0],
     channels::ENDS_OF_ANSWERS[1],
+    ENDS_OF_TURNS[0],
+    ENDS_OF_TURNS[1],
 ];
 /// What SentencePiece writes for a space.
 const SPACE: &str = "▁";
@@ -247,9 +250,11 @@ impl GgufVocabulary {
         // Behind what ends a message in a channel the model goes on.
         let has = |name: &&str| self.tokens.iter().any(|token| token == name);
         let in_channels = channels::ENDS_OF_ANSWERS.iter().all(has);
+        // Who has Gemma 4's turns has this as a word.
+        let in_turns = ENDS_OF_TURNS.iter().all(has);
         let goes_on = |id: &TokenId| {
-            let is_message = |token: &String| token == channels::END_OF_MESSAGE;
-            in_channels && self.tokens.get(*id as usize).is_some_and(is_message)
+            let is = |name: &str| self.tokens.get(*id as usize).is_some_and(|token| token == name);
+            in_channels && is(channels::END_OF_MESSAGE) || in_turns && is("</s>")
         };
         let all = self.tokens.iter().zip(&self.kinds);
         let named = (0..).zip(all).filter(|(_, token)| is_end(*token)).map(|(id, _)| id);

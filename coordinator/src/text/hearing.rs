@@ -134,9 +134,10 @@ impl Hearing {
         let start = if told == ThoughtsTold::Over { Start::Continuation } else { start };
         let is_apart = start == Start::Text && told != ThoughtsTold::AsText;
         let begun = told == ThoughtsTold::ApartFromTheStart;
-        let thoughts = speech.tags().map(|tags| match is_apart {
-            true => Thoughts::new(tags, begun),
-            false => Thoughts::shown(tags),
+        let thoughts = speech.tags().map(|tags| match (is_apart, told) {
+            (true, _) => Thoughts::new(tags, begun),
+            (false, ThoughtsTold::AsText) => Thoughts::shown(tags),
+            (false, _) => Thoughts::over(tags),
         });
         match (speech, thoughts) {
             (Speech::InChannels, _) => Self::InChannels(Channels::new(start)),

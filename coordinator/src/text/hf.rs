@@ -7,6 +7,7 @@ use aqueduct_core::{TokenId, plain_json, scaled_positions};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::calls::ENDS_OF_TURNS;
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
 use super::{TextError, Vocabulary, dialect, ranks};
@@ -35,7 +36,8 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     // Files of models that speak in channels, who have them all, may name but one of their ends.
     let ends = ENDS_OF_ANSWERS.iter().map(|name| tokenizer.token_to_id(name));
     let ends: Vec<TokenId> = ends.collect::<Option<_>>().unwrap_or_default();
-    for id in first("eos_token_id").unwrap_or_default().into_iter().chain(ends) {
+    let turns = ENDS_OF_TURNS.iter().filter_map(|name| tokenizer.token_to_id(name));
+    for id in first("eos_token_id").unwrap_or_default().into_iter().chain(ends).chain(turns) {
         if !eos.contains(&id) {
             eos.push(id);
         }

@@ -27,6 +27,7 @@ mod template;
 mod thoughts;
 mod turn;
 
+pub(crate) use calls::QUOTE;
 pub use calls::{ArgumentTags, Blocks, CallNotation, CallParser, Pythonic, Said};
 pub use channels::{Call, Heard};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};

@@ -111,6 +111,8 @@ pub(super) struct Taught {
     telling: Telling,
     /// Whether it looks for what the assistant thought by LFM2.5's name for it.
     asks_thinking: bool,
+    /// Whether it knows results beside the calls that they are of, and not as messages.
+    joins_results: bool,
     pub(super) shape: Shape,
 }
 
@@ -123,7 +125,10 @@ impl Taught {
         let names = ["message.thinking", "message[\"thinking\"]", "message['thinking']"];
         let asks = |source: &str| names.iter().any(|name| source.contains(name));
         let asks_thinking = source.is_some_and(asks);
-        Self { notation, telling, asks_thinking, shape: Shape::default() }
+        let joins =
+            |source: &str| source.contains("tool_responses") && !source.contains("tool_call_id");
+        let joins_results = notation == Some(CallNotation::Braces) && source.is_some_and(joins);
+        Self { notation, telling, asks_thinking, joins_results, shape: Shape::default() }
     }
 
     fn blocks(&self) -> Option<Blocks> {
@@ -169,8 +174,8 @@ impl Taught {
 
     /// How messages are shown.
     pub(super) fn showing<'a>(&self, in_channels: bool, tools: Option<&'a str>) -> Showing<'a> {
-        let Self { notation, shape, asks_thinking, .. } = *self;
-        Showing { in_channels, asks_thinking, shape, notation, tools }
+        let Self { notation, shape, asks_thinking, joins_results, .. } = *self;
+        Showing { in_channels, asks_thinking, joins_results, shape, notation, tools }
     }
 }
 
@@ -182,6 +187,8 @@ pub(super) struct Showing<'a> {
     in_channels: bool,
     /// Whether others have the same name for it.
     asks_thinking: bool,
+    /// Whether results stand beside calls.
+    joins_results: bool,
     shape: Shape,
     /// How calls are written into words.
     notation: Option<CallNotation>,
@@ -190,8 +197,35 @@ pub(super) struct Showing<'a> {
 }
 
 impl Showing<'_> {
-    /// A message, as the `transformers` library gives it to templates.
-    pub(super) fn message(&self, message: &ChatMessage) -> Value {
+    /// Messages, as the `transformers` library gives them to templates.
+    pub(super) fn messages(&self, messages: &[ChatMessage]) -> Vec<Value> {
+        if !self.joins_results {
+            return messages.iter().map(|message| self.message(message, &[])).collect();
+        }
+        let (mut all, mut rest) = (Vec::with_capacity(messages.len()), messages);
+        while let [message, others @ ..] = rest {
+            let calls = !message.tool_calls.is_empty();
+            let results = others.iter().take_while(|other| calls && other.role == Role::Tool);
+            let (results, others) = others.split_at(results.count());
+            rest = others;
+            if results.is_empty() {
+                all.push(self.message(message, results));
+                continue;
+            }
+            // What is said in a turn is shown behind its results, where it ends the turn: that is
+            // for what is said behind them, and not for what is said beside calls.
+            let is_words =
+                |it: &&ChatMessage| it.role == Role::Assistant && it.tool_calls.is_empty();
+            let said = others.first().filter(is_words);
+            rest = &others[usize::from(said.is_some())..];
+            let content = said.map_or_else(String::new, |said| said.content.clone());
+            all.push(self.message(&ChatMessage { content, ..message.clone() }, results));
+        }
+        all
+    }
+
+    /// One of them, beside whose calls these results stand.
+    fn message(&self, message: &ChatMessage, results: &[ChatMessage]) -> Value {
         let ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name } = message;
         let calls = (!tool_calls.is_empty()).then(|| self.calls(tool_calls)).flatten();
         let text = |text: &Option<String>| text.as_deref().map(Value::from);
@@ -210,6 +244,7 @@ impl Showing<'_> {
             ("name", text(name)),
             ("tool_call_id", text(tool_call_id).filter(|_| !has_calls)),
             ("tool_calls", calls.map(Value::from)),
+            ("tool_responses", (!results.is_empty()).then(|| responses(tool_calls, results))),
         ];
         Value::from_pairs(fields.into_iter().filter_map(|(name, field)| Some((name, field?))))
     }
@@ -244,6 +279,19 @@ impl Showing<'_> {
         let is_shown = self.shape.arguments != Arguments::Words;
         is_shown.then(|| calls.iter().map(call).collect())
     }
+}
+
+/// Results of `calls`, as Gemma 4's first templates have them.
+fn responses(calls: &[ToolCall], results: &[ChatMessage]) -> Value {
+    let response = |result: &ChatMessage| {
+        let own = |call: &&ToolCall| result.tool_call_id.as_ref() == Some(&call.id);
+        let called = calls.iter().find(own).map(|call| call.name.as_str());
+        let name = called.or(result.name.as_deref());
+        let name = name.map(|name| ("name", Value::from(name)));
+        let response = ("response", Value::from(result.content.as_str()));
+        Value::from_pairs(name.into_iter().chain([response]))
+    };
+    Value::from(results.iter().map(response).collect::<Vec<_>>())
 }
 
 /// JSON, as templates see it: fields in the order in which they were written.
@@ -441,6 +489,34 @@ mod tests {
         let thought = ChatMessage { reasoning: Some("Hm.".into()), ..said };
         let text = template.render(Conversation::of(&[thought]), UNIX_EPOCH).unwrap();
         assert_eq!(text, "(<think>Hm.</think>Said.)");
+    }
+
+    /// Gemma 4's first templates, and its later ones, which look for results themselves.
+    #[test]
+    fn results_may_stand_beside_calls() {
+        let first = "{{ tools | length if tools else 0 }}{% for m in messages %}({{ m.role }}\
+            {% for c in m.tool_calls %}{{ '<|tool_call>call:' + c.function.name + '{' }}{% for key, value in \
+            c.function.arguments | dictsort %}{{ key ~ ':' ~ value }}{% endfor %}{{ \
+            '}<tool_call|>' }}{% endfor %}{% for r in m.tool_responses %}[{{ r.name ~ '=' ~ \
+            r.response }}]{% endfor %}{{ m.content }}){% endfor %}";
+        let calls = "<|tool_call>call:f{x:[1, True]}<tool_call|><|tool_call>call:g{}<tool_call|>";
+        assert_eq!(shown(first, ""), format!("1(userGo)(assistant{calls}[g=b][f=a])"));
+        assert_eq!(shown(first, "Said."), format!("1(userGo)(assistant{calls}[g=b][f=a])"));
+        let later = format!("{first}{{# tool_call_id #}}");
+        let want = format!("1(userGo)(assistant{calls}Said.)(toolb)(toola)");
+        assert_eq!(shown(&later, "Said."), want);
+        let template = ChatTemplate::new(Some(first.to_owned()), None, None).unwrap();
+        let call = ToolCall { id: "a".into(), name: "f".into(), arguments: json!({}) };
+        let said = |words: &str| ChatMessage::new(Role::Assistant, words);
+        let messages = [
+            ChatMessage { tool_calls: vec![call], ..said("I look.") },
+            ChatMessage { tool_call_id: Some("a".into()), ..ChatMessage::new(Role::Tool, "1") },
+            said("So."),
+            ChatMessage::new(Role::User, "Go"),
+        ];
+        let prompt = template.render(Conversation::of(&messages), UNIX_EPOCH).unwrap();
+        let want = "0(assistant<|tool_call>call:f{}<tool_call|>[f=1]So.)(userGo)";
+        assert_eq!(prompt, want);
     }
 
     /// Phi 4 mini's own, which knows tools beside the system's words, and no calls.

@@ -10,6 +10,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
+use super::calls::asking;
 use super::hearing::Speech;
 use super::json::JsonWriter;
 use super::python;
@@ -210,7 +211,7 @@ impl ChatTemplate {
         let messages = taught.told(messages, tools, in_channels);
         let beside = taught.beside_words(tools);
         let showing = taught.showing(in_channels, beside.as_deref());
-        let list = messages.iter().map(|message| showing.message(message));
+        let list = showing.messages(&messages);
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
@@ -220,7 +221,7 @@ impl ChatTemplate {
         };
         let tools = (!tools.is_empty()).then(|| tools.iter().map(tool).collect::<Vec<_>>());
         let given = context! {
-            messages => list.collect::<Vec<_>>(),
+            messages => list,
             tools => tools,
             add_generation_prompt => asks,
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
@@ -242,6 +243,9 @@ impl ChatTemplate {
             _ => refused(error.detail().map_or_else(|| error.to_string(), str::to_owned)),
         })?;
         let mut prompt = String::from_utf8(prompt.0).map_err(|error| refused(error.to_string()))?;
+        if asks && taught.notation == Some(CallNotation::Braces) {
+            prompt.push_str(asking(&prompt));
+        }
         if ending == Ending::Says {
             prompt.push_str(&self.speech.before_words(&prompt));
         }
@@ -570,6 +574,102 @@ mod tests {
         let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
         assert!(prompt.ends_with("It is hot.\n<think></think>"), "{prompt}");
         assert_eq!(told(&prompt), ThoughtsTold::Over);
+    }
+
+    /// Gemma 4's own, whose macros call each other and themselves: what the `transformers` library
+    /// makes of these conversations.
+    #[test]
+    fn gemma4() {
+        let source = include_str!("../../../ops/openai/gemma4.jinja");
+        let template = ChatTemplate::new(Some(source.into()), Some("<bos>".into()), None).unwrap();
+        assert_eq!(template.notation(), Some(CallNotation::Braces));
+        let told = |prompt: &str| template.speech().thoughts_behind(prompt);
+        let (asks, none) = ("<turn|>\n<|turn>model\n", "<|channel>thought\n<channel|>");
+        let parameters = serde_json::json!({ "type": "object", "properties": {
+            "town": { "type": "string", "description": "A place.", "enum": ["A", "B"] },
+            "Days": { "type": "array", "items": { "type": "integer" } },
+            "unit": { "enum": ["c"] },
+            "opt": { "type": ["string", "null"] },
+            "o": {
+                "type": "object", "required": ["a"],
+                "properties": { "a": { "type": "number", "nullable": true } },
+            },
+        }, "required": ["town"] });
+        let weather = serde_json::json!({
+            "name": "weather", "description": "Tells it.", "parameters": parameters,
+        });
+        let tools = [weather, serde_json::json!({ "name": "time" })]
+            .map(|function| serde_json::json!({ "type": "function", "function": function }));
+        let messages = chat(&[("system", " Be kind. "), ("user", "How is it?")]);
+        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
+        let want = "<bos><|turn>system\nBe kind.<|tool>declaration:weather{description:\
+            <|\"|>Tells it.<|\"|>,parameters:{properties:{Days:{items:{type:<|\"|>INTEGER<|\"|>},\
+            type:<|\"|>ARRAY<|\"|>},o:{properties:{a:{nullable:true,type:<|\"|>NUMBER<|\"|>}},\
+            required:[<|\"|>a<|\"|>],type:<|\"|>OBJECT<|\"|>},opt:{type:<|\"|>['STRING', 'NULL']\
+            <|\"|>},town:{description:<|\"|>A place.<|\"|>,enum:[<|\"|>A<|\"|>,<|\"|>B<|\"|>],\
+            type:<|\"|>STRING<|\"|>},unit:{type:<|\"|><|\"|>}},required:[<|\"|>town<|\"|>],\
+            type:<|\"|>OBJECT<|\"|>}}<tool|><|tool>declaration:time{description:<|\"|><|\"|>}\
+            <tool|><turn|>\n<|turn>user\nHow is it?";
+        assert_eq!(prompt, format!("{want}{asks}{none}"));
+        assert_eq!(told(&prompt), ThoughtsTold::Over);
+        let variables = serde_json::json!({ "enable_thinking": true });
+        let thinks =
+            Conversation { variables: variables.as_object(), ..Conversation::of(&messages[1..]) };
+        let prompt = template.render(thinks, UNIX_EPOCH).unwrap();
+        let user = "<|turn>user\nHow is it?";
+        let want = format!("<bos><|turn>system\n<|think|>\n<turn|>\n{user}{asks}");
+        assert_eq!(prompt, want);
+        assert_eq!(told(&prompt), ThoughtsTold::Apart);
+    }
+
+    /// Results stand in the turn of their calls, which the answer goes on with.
+    #[test]
+    fn gemma4_with_results() {
+        let source = include_str!("../../../ops/openai/gemma4.jinja");
+        let template = ChatTemplate::new(Some(source.into()), Some("<bos>".into()), None).unwrap();
+        let check = |messages: &[ChatMessage], want: &str| {
+            let prompt = template.render(Conversation::of(messages), UNIX_EPOCH).unwrap();
+            assert_eq!(prompt, format!("<bos><|turn>user\nHow is it?{want}"));
+            prompt
+        };
+        let (asks, none) = ("<turn|>\n<|turn>model\n", "<|channel>thought\n<channel|>");
+        let arguments = serde_json::json!({
+            "town": "Con\"cord}", "Days": [1, 2.5, { "k": true, "n": null }], "o": {},
+        });
+        let call = |id: &str, name: &str, arguments: &serde_json::Value| {
+            let (id, name) = (id.to_owned(), name.to_owned());
+            ToolCall { id, name, arguments: arguments.clone() }
+        };
+        let tool_calls =
+            vec![call("1", "weather", &arguments), call("2", "time", &serde_json::json!({}))];
+        let said = |words: &str| ChatMessage {
+            tool_calls: tool_calls.clone(),
+            reasoning: Some("Hm.".to_owned()),
+            ..ChatMessage::new(Role::Assistant, words)
+        };
+        let result = |id: &str, text: &str| ChatMessage {
+            tool_call_id: Some(id.to_owned()),
+            ..ChatMessage::new(Role::Tool, text)
+        };
+        let results = [result("2", "Noon"), result("1", "Hot")];
+        let user = ChatMessage::new(Role::User, "How is it?");
+        let calls = "<|tool_call>call:weather{Days:[1,2.5,{k:true,n:None}],o:{},\
+            town:<|\"|>Con\"cord}<|\"|>}<tool_call|><|tool_call>call:time{}<tool_call|>";
+        let responses = "<|tool_response>response:time{value:<|\"|>Noon<|\"|>}<tool_response|>\
+            <|tool_response>response:weather{value:<|\"|>Hot<|\"|>}<tool_response|>";
+        let turn = format!("{asks}<|channel>thought\nHm.\n<channel|>{calls}");
+        let asked = [&[user.clone(), said("")], results.as_slice()].concat();
+        let prompt = check(&asked, &format!("{turn}{responses}"));
+        assert_eq!(template.speech().thoughts_behind(&prompt), ThoughtsTold::Apart);
+        check(&asked[..2], &format!("{turn}<|tool_response>"));
+        let over = [ChatMessage::new(Role::Assistant, "Hot."), ChatMessage::new(Role::User, "Go")];
+        let over = [asked, over.to_vec()].concat();
+        let want = format!("{asks}{calls}{responses}Hot.<turn|>\n<|turn>user\nGo{asks}{none}");
+        check(&over, &want);
+        // Where words end the turn, the template itself begins none.
+        let beside = [&[user, said("I look.")], results.as_slice()].concat();
+        check(&beside, &format!("{turn}{responses}I look.{asks}"));
     }
 
     /// As Mistral has it: roles must alternate, and the template says so itself.

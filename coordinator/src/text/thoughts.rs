@@ -19,17 +19,29 @@ use super::Heard;
 pub(crate) struct Tags {
     open: &'static str,
     close: &'static str,
+    /// What no text has, and the first tag begins with, where thoughts may stand behind text too.
+    mark: Option<&'static str>,
 }
 
 /// Those of models that are known.
-const KNOWN: [Tags; 4] = [
-    Tags { open: "<think>", close: "</think>" },
-    Tags { open: "[THINK]", close: "[/THINK]" },
-    Tags { open: "<seed:think>", close: "</seed:think>" },
-    Tags { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
+const KNOWN: [Tags; 5] = [
+    Tags::first("<think>", "</think>"),
+    Tags::first("[THINK]", "[/THINK]"),
+    Tags::first("<seed:think>", "</seed:think>"),
+    Tags::first("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Gemma 4, which ends what it says with an empty thought now and then.
+    Tags { open: "<|channel>thought", close: "<channel|>", mark: Some("<|channel>") },
 ];
 
+/// Between thoughts that text stands between.
+const BETWEEN: &str = "\n\n";
+
 impl Tags {
+    /// Those of thoughts that stand before text.
+    const fn first(open: &'static str, close: &'static str) -> Self {
+        Self { open, close, mark: None }
+    }
+
     /// Those that models of this chat template think between.
     pub(super) fn of(template: &str) -> Option<Self> {
         let closes = KNOWN.into_iter().find(|tags| template.contains(tags.close));
@@ -52,9 +64,13 @@ impl Tags {
         (self.open, self.close)
     }
 
-    /// What ends thoughts that were begun where `prompt` ends, as Qwen's template writes none; or
-    /// behind thoughts, which no prompt has.
+    /// What ends thoughts that were begun where `prompt` ends, as Qwen's template writes none, or
+    /// Gemma's; or behind thoughts, which no prompt has.
     pub(super) fn end(self, prompt: &str) -> String {
+        if self.mark.is_some() {
+            let line = if prompt.ends_with('\n') { "" } else { "\n" };
+            return format!("{line}{}", self.close);
+        }
         let line = if prompt.is_empty() || prompt.ends_with('\n') { "\n" } else { "\n\n" };
         format!("{line}{}\n\n", self.close)
     }
@@ -79,22 +95,32 @@ pub(crate) struct Thoughts {
     state: State,
     /// What may be a tag, or space before one.
     held: String,
+    /// What thoughts behind text begin with, if there may be any.
+    mark: Option<&'static str>,
+    /// Whether there was a thought.
+    thought: bool,
 }
 
 impl Thoughts {
     /// For one answer; `begun`: its prompt ends within thoughts.
     pub(crate) fn new(tags: Tags, begun: bool) -> Self {
-        Self { tags, state: State::Before { begun }, held: String::new() }
+        let (state, held) = (State::Before { begun }, String::new());
+        Self { tags, state, held, mark: tags.mark, thought: false }
     }
 
     /// For one answer, of which all is text: the tags too, where they are tokens of their own.
     pub(crate) fn shown(tags: Tags) -> Self {
-        Self { tags, state: State::Text, held: String::new() }
+        Self { mark: None, ..Self::over(tags) }
+    }
+
+    /// For one answer, before which thoughts are over.
+    pub(crate) fn over(tags: Tags) -> Self {
+        Self { state: State::Text, ..Self::new(tags, false) }
     }
 
     /// Takes more text.
     pub(crate) fn say(&mut self, text: String) -> Heard {
-        if self.state == State::Text {
+        if self.state == State::Text && self.mark.is_none() {
             return Heard::text(text);
         }
         self.held.push_str(&text);
@@ -105,7 +131,8 @@ impl Thoughts {
 
     /// Takes a token that is no text, unless it is a tag.
     pub(crate) fn mark(&mut self, mark: &str) -> Heard {
-        match [self.tags.open, self.tags.close].contains(&mark) {
+        let Tags { open, close, mark: begin } = self.tags;
+        match [open, close].contains(&mark) || begin == Some(mark) {
             true => self.say(mark.to_owned()),
             false => Heard::default(),
         }
@@ -130,12 +157,16 @@ impl Thoughts {
     pub(crate) fn finish(&mut self) -> Heard {
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Before { begun: false } | State::Text => Heard::text(held),
+            State::Before { begun: false } | State::Text => {
+                let cut = self.mark.and_then(|mark| held.find(mark));
+                Heard::text(held[..cut.unwrap_or(held.len())].to_owned())
+            }
             State::Before { begun: true } | State::Within { .. } => {
                 let thought = held.trim_end();
                 let is_new = self.state != State::Within { spoke: true };
                 let thought = if is_new { thought.trim_start() } else { thought };
-                Heard { reasoning: thought.to_owned(), ..Heard::default() }
+                let reasoning = format!("{}{thought}", self.between(is_new, thought));
+                Heard { reasoning, ..Heard::default() }
             }
             State::Behind => Heard::default(),
         }
@@ -143,7 +174,7 @@ impl Thoughts {
 
     /// Goes from one state to the next; false when that takes more text.
     fn step(&mut self, heard: &mut Heard) -> bool {
-        let Tags { open, close } = self.tags;
+        let Tags { open, close, .. } = self.tags;
         match self.state {
             State::Before { begun } => {
                 let said = self.held.trim_start();
@@ -164,7 +195,9 @@ impl Thoughts {
                 let is_new = !spoke;
                 let thought = if is_new { thought.trim_start() } else { thought };
                 let shown = thought.trim_end();
+                heard.reasoning.push_str(self.between(is_new, shown));
                 heard.reasoning.push_str(shown);
+                self.thought |= !shown.is_empty();
                 let spoke = spoke || !shown.is_empty();
                 let kept = thought.len() - shown.len();
                 self.held = match end {
@@ -182,11 +215,38 @@ impl Thoughts {
                 }
                 is_said
             }
-            State::Text => {
-                heard.text.push_str(&std::mem::take(&mut self.held));
-                false
-            }
+            State::Text => self.text(heard),
         }
+    }
+
+    /// What is told before `thought`; `is_new`: which is the first of its own.
+    fn between(&self, is_new: bool, thought: &str) -> &'static str {
+        if is_new && self.thought && !thought.is_empty() { BETWEEN } else { "" }
+    }
+
+    /// Goes on with text, up to thoughts behind it; tags without any are dropped.
+    fn text(&mut self, heard: &mut Heard) -> bool {
+        let Some(mark) = self.mark else {
+            heard.text.push_str(&std::mem::take(&mut self.held));
+            return false;
+        };
+        let Tags { open, close, .. } = self.tags;
+        let found = [mark, close].into_iter().filter_map(|tag| Some((self.held.find(tag)?, tag)));
+        let begun = || begun_bytes(&self.held, mark).max(begun_bytes(&self.held, close));
+        let found = found.min();
+        let bytes = found.map_or_else(|| self.held.len() - begun(), |(at, _)| at);
+        let rest = self.held.split_off(bytes);
+        heard.text.push_str(&std::mem::replace(&mut self.held, rest));
+        let Some((_, tag)) = found else { return false };
+        if let Some(rest) = self.held.strip_prefix(open) {
+            self.held = rest.to_owned();
+            self.state = State::Within { spoke: false };
+        } else if open.starts_with(&self.held) {
+            return false;
+        } else {
+            self.held.drain(..tag.len());
+        }
+        true
     }
 }
 
@@ -205,7 +265,10 @@ mod tests {
     const TAGS: Tags = KNOWN[0];
 
     fn heard(begun: bool, answer: &str, cut: usize) -> (String, String) {
-        let mut thoughts = Thoughts::new(TAGS, begun);
+        heard_by(Thoughts::new(TAGS, begun), answer, cut)
+    }
+
+    fn heard_by(mut thoughts: Thoughts, answer: &str, cut: usize) -> (String, String) {
         let characters: Vec<char> = answer.chars().collect();
         let mut all: Vec<Heard> =
             characters.chunks(cut).map(|part| thoughts.say(part.iter().collect())).collect();
@@ -249,6 +312,50 @@ mod tests {
         check(false, "<think>\nHm \n</think> \n", "", "Hm");
     }
 
+    /// As Gemma 4 has them, whose template ends thoughts that are not wanted.
+    #[test]
+    fn thoughts_may_stand_behind_text() {
+        let check = |thoughts: fn(Tags) -> Thoughts, answer: &str, text: &str, reasoning: &str| {
+            for cut in [1, 2, 5, 1000] {
+                let got = heard_by(thoughts(KNOWN[4]), answer, cut);
+                assert_eq!(got, (text.to_owned(), reasoning.to_owned()), "{answer:?} by {cut}");
+            }
+        };
+        let none = "<|channel>thought\n<channel|>";
+        let new: [fn(Tags) -> Thoughts; 2] = [|tags| Thoughts::new(tags, false), Thoughts::over];
+        for new in new {
+            check(new, "Two, <b>.\n", "Two, <b>.\n", "");
+            check(new, "Two.<channel|>", "Two.", "");
+            check(new, &format!("Two.{none}"), "Two.", "");
+            check(new, &format!("Two.{none}<channel|>"), "Two.", "");
+            check(new, "<|channel><|channel>thought\nHm.\n<channel|>Two.", "Two.", "Hm.");
+            check(new, "<|channel>thought<channel|>Two.", "Two.", "");
+            check(new, "A<|channel>thought\nb<channel|>\nC<|channel>thought\nd", "AC", "b\n\nd");
+            check(new, "Two.<|channel>", "Two.", "");
+            check(new, "Two.<|channel>thou", "Two.", "");
+            check(new, "Two.<|chan", "Two.<|chan", "");
+            check(new, "<|channel>other", "other", "");
+        }
+        let begun = |tags| Thoughts::new(tags, true);
+        check(begun, "Hm.\n<channel|>Two.", "Two.", "Hm.");
+        check(begun, &format!("Hm.\n<channel|>Two.{none}"), "Two.", "Hm.");
+        let all = format!("{none}Two.");
+        check(Thoughts::shown, &all, &all, "");
+        let mut thoughts = Thoughts::new(KNOWN[4], false);
+        assert_eq!(thoughts.mark("<|channel>"), Heard::default());
+        assert_eq!(thoughts.say("thought\nHm.".into()).reasoning, "Hm.");
+        assert!(thoughts.is_thinking());
+        assert_eq!(thoughts.mark("<channel|>"), Heard::default());
+        assert_eq!(thoughts.say("Two.".into()), Heard::text("Two.".into()));
+        assert_eq!(thoughts.mark("<|turn>"), Heard::default());
+        for prompt in ["<|channel>thought", "<|channel>thought\n"] {
+            assert!(KNOWN[4].are_open(prompt));
+            let ended = format!("{prompt}{}", KNOWN[4].end(prompt));
+            assert_eq!(ended, none);
+            assert!(KNOWN[4].are_closed(&ended));
+        }
+    }
+
     #[test]
     fn tags_may_be_tokens_of_their_own() {
         let mut thoughts = Thoughts::new(KNOWN[1], false);
@@ -268,6 +375,9 @@ mod tests {
         assert_eq!(Tags::of("[THINK]{{ thought }}[/THINK]"), Some(KNOWN[1]));
         assert_eq!(Tags::of("<|START_THINKING|>{{ plan }}<|END_THINKING|>"), Some(KNOWN[3]));
         assert_eq!(Tags::of("{{ content }}<|im_start|>assistant\n<think>"), Some(KNOWN[0]));
+        let gemma = "'<|channel>thought\\n' + thinking_text + '\\n<channel|>'";
+        assert_eq!(Tags::of(gemma), Some(KNOWN[4]));
+        assert_eq!(Tags::of("<|channel|>final<|message|>"), None);
         assert_eq!(Tags::of("{{ content }}"), None);
         assert!(TAGS.are_open("<|assistant|><think>\n") && !TAGS.are_open("<think></think>"));
         for prompt in ["<think>", "<think>\n"] {
@@ -285,6 +395,18 @@ mod tests {
         ) {
             let whole = heard(begun, &answer, 1000);
             prop_assert_eq!(heard(begun, &answer, cut), whole);
+        }
+
+        #[test]
+        fn cuts_do_not_matter_behind_text(
+            answer in "(<\\|channel>thought|<\\|channel>|<channel\\|>|<\\|ch|thought|<|\n| |a|é)\
+                {0,12}",
+            begun: bool,
+            cut in 1usize..6,
+        ) {
+            let new = || Thoughts::new(KNOWN[4], begun);
+            let whole = heard_by(new(), &answer, 1000);
+            prop_assert_eq!(heard_by(new(), &answer, cut), whole);
         }
     }
 }

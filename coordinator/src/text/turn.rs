@@ -6,7 +6,7 @@ use aqueduct_core::{Refusal, Session, TokenId};
 
 use super::channels::END_OF_MESSAGE;
 use super::hearing::Speech;
-use super::{ChatMessage, Conversation, Role, TextModel};
+use super::{CallNotation, ChatMessage, Conversation, Role, TextModel};
 
 /// Stands for what the assistant said last, which the session remembers in tokens.
 const ANSWER: &str = "[[aqueduct: the answer before]]";
@@ -36,13 +36,17 @@ impl TextModel {
             let bound = "a conversation in which the chat template keeps what the assistant said";
             return Err(Refusal::new("messages", "those of a session", bound));
         };
-        // Some templates pass over the system's words unless they are the first.
+        // Some templates pass over the system's words unless they are the first, and Gemma 4's over
+        // results whose calls the session remembers.
+        let in_braces = self.template().notation() == Some(CallNotation::Braces);
         let is_lost = |message: &ChatMessage| {
-            message.role == Role::System && !behind.contains(message.content.trim())
+            let may_be = message.role == Role::System || in_braces && message.role == Role::Tool;
+            may_be && !behind.contains(message.content.trim())
         };
         if let Some(idx) = conversation.messages.iter().position(is_lost) {
             let bound = "of a role that the chat template shows in later turns";
-            return Err(Refusal::new(format!("messages[{idx}].role"), "system", bound));
+            let role = conversation.messages[idx].role.as_str();
+            return Err(Refusal::new(format!("messages[{idx}].role"), role, bound));
         }
         let turn = self.behind_pending(session.pending, behind).to_owned();
         let tokens = self.encode(&turn, false)?;

@@ -57,6 +57,11 @@ fn marked(calls: &str) -> String {
     format!("<|tool_call_start|>[{calls}]<|tool_call_end|>")
 }
 
+/// A call of `f` with these arguments, as Gemma 4 has it.
+fn braced(arguments: &str) -> String {
+    format!("<|tool_call>call:f{{{arguments}}}<tool_call|>")
+}
+
 fn offered(more: Value) -> Value {
     let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
@@ -87,6 +92,7 @@ async fn one_call_where_no_more_are_wanted() {
         ("untold.jinja", format!("See:\n{}", untold(&["{\"x\": 1}"; 2])), json!("See:")),
         ("python.jinja", "[f(x=1), f(x=1)]".to_owned(), Value::Null),
         ("marks.jinja", format!("See:\n{}\nThere.", marked("f(x=1), f(x=1)")), json!("See:")),
+        ("gemma4.jinja", format!("See:\n{}", braced("x:1").repeat(2)), json!("See:")),
     ] {
         let server = saying(&answer, template).await;
         let reply = server.chat(offered(json!({}))).await.json();
@@ -172,7 +178,7 @@ fn content(events: &[Value]) -> (String, Value) {
 }
 
 /// Calls of `f` with these arguments, twice, in the words of each template.
-fn twice(text: &str) -> [(&'static str, String); 7] {
+fn twice(text: &str) -> [(&'static str, String); 8] {
     let arguments = json!({ "x": 1, "text": text }).to_string();
     let both = [arguments.as_str(); 2];
     let object = format!("{{\"name\": \"f\", \"arguments\": {arguments}}}");
@@ -189,6 +195,7 @@ fn twice(text: &str) -> [(&'static str, String); 7] {
         "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n<arg_key>text</arg_key>\n\
          <arg_value>{text}</arg_value>\n</tool_call>"
     );
+    let braced = braced(&format!("x:1,text:<|\"|>{text}<|\"|>"));
     [
         ("tools.jinja", format!("See:\n{tagged}\n{tagged}")),
         ("parameters.jinja", format!("See:\n{parameters}\n{parameters}")),
@@ -199,6 +206,7 @@ fn twice(text: &str) -> [(&'static str, String); 7] {
         ("keys.jinja", format!("See:\n{keys}\n{keys}")),
         ("sections.jinja", format!("See:\n{}", section(&both))),
         ("untold.jinja", format!("See:\n{}", untold(&both))),
+        ("gemma4.jinja", format!("See:\n{}", braced.repeat(2))),
         ("listed.jinja", format!("[TOOL_CALLS][{object}, {object}]")),
     ]
 }
@@ -481,6 +489,104 @@ async fn calls_that_must_be_follow_their_notation() {
     let reply = server.chat(required(&parameters, false)).await;
     let want = (400, json!("tools[0].function.parameters.properties"));
     assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+}
+
+/// As Gemma 4's files have them. Texts and objects within others follow the schema too, and fields
+/// stand in the order in which its template shows them.
+#[tokio::test]
+async fn calls_in_braces_follow_the_schema_with_marks_as_tokens_or_text() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/openai");
+    let template = fs::read_to_string(folder.join("gemma4.jinja")).unwrap();
+    let marks = [
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|\"|>",
+        "<|channel>",
+        "<channel|>",
+        "<turn|>",
+        "<|tool_response>",
+    ];
+    let inner = json!({
+        "type": "object", "properties": { "z": { "type": "string" } },
+        "additionalProperties": false,
+    });
+    let parameters = json!({ "type": "object", "properties": {
+        "x": { "type": "integer" },
+        "unit": { "enum": ["a", "b"] },
+        "Of": { "type": "array", "items": inner, "maxItems": 2 },
+        "on": { "type": "boolean" },
+        "text": { "type": "string", "maxLength": 3 },
+    }, "required": ["unit"], "additionalProperties": false });
+    let quoted = |text: &str| format!("<|\"|>{text}<|\"|>");
+    let unit = format!("unit:{}", quoted("a"));
+    let (z, text) = (quoted("by \"}\n"), quoted("}\","));
+    let whole = format!("Of:[{{z:{z}}},{{}}],on:true,text:{text},{unit},x:-1");
+    let allowed = [braced(&unit), braced(&whole), braced(&unit).repeat(2)];
+    let refused = [
+        braced("x:1"),
+        braced(""),
+        braced("unit:a"),
+        braced("unit:\"a\""),
+        braced(&unit.replace('a', "c")),
+        braced(&format!("x:1,{unit}")),
+        braced(&format!("{unit},")),
+        braced(&format!("Of:[{{y:{z}}}],{unit}")),
+        braced(&format!("Of:[{{}},{{}},{{}}],{unit}")),
+        braced(&format!("text:{},{unit}", quoted("abcd"))),
+        braced(&unit).replace(":f", ":g"),
+        braced(&unit) + "Hm.",
+        "Hm.".to_owned(),
+    ];
+    let answer = format!("<|channel>thought\nHm.\n<channel|>See:\n{}", braced(&whole));
+    let arguments = r#"{"Of":[{"z":"by \"}\n"},{}],"on":true,"text":"}\",","unit":"a","x":-1}"#;
+    for text in [text_with_template(&template), text_with_marks(&template, &marks, &[])] {
+        // What a turn, or a call, ends with is known by its name.
+        let ends: Vec<_> = marks[5..].iter().map(|end| text.encode(end, false).unwrap()).collect();
+        let are_tokens = ends.iter().all(|end| end.len() == 1);
+        assert!(!are_tokens || ends.iter().all(|end| text.eos().contains(&end[0])));
+        let mut script = answering("");
+        script.answer = text.encode(&answer, false).unwrap();
+        script.answer.extend(text.eos().last());
+        let script = Arc::new(script);
+        let generator = Generator { text: text.clone(), ..generator(script.clone()) };
+        let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+
+        let function = json!({ "name": "f", "parameters": parameters });
+        let thinks = json!({ "enable_thinking": true });
+        let more = json!({
+            "tools": [{ "type": "function", "function": function }], "max_tokens": 1500,
+            "chat_template_kwargs": thinks,
+        });
+        let choice = server.chat(offered(more)).await.json()["choices"][0].take();
+        let message = &choice["message"];
+        assert_eq!(
+            (&message["content"], &message["reasoning_content"]),
+            (&json!("See:"), &json!("Hm.")),
+            "{choice}"
+        );
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], arguments, "{choice}");
+
+        let reply = server.chat(required(&parameters, true)).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        for answer in &allowed {
+            assert!(allows(&server, &text, answer), "{answer}");
+        }
+        for answer in &refused {
+            assert!(!allows(&server, &text, answer), "{answer}");
+        }
+        // Of what no schema says more, anything is taken.
+        let open = json!({ "type": "object" });
+        assert_eq!(server.chat(required(&open, true)).await.status, 200);
+        for any in ["", "a:1", "a:[null,{b:<|\"|>c<|\"|>,d:{}}],e:true"] {
+            assert!(allows(&server, &text, &braced(any)), "{any}");
+        }
+        assert!(!allows(&server, &text, &braced("a:b")));
+        let mixed =
+            json!({ "type": "object", "properties": { "a": { "type": ["string", "integer"] } } });
+        let reply = server.chat(required(&mixed, true)).await;
+        let want = (400, json!("tools[0].function.parameters"));
+        assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+    }
 }
 
 /// As the first files of LFM2.5 have it, whose templates tell nothing of how tools are called.

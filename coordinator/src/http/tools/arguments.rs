@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 /// What schemas of arguments may say that is followed, or that asks for nothing.
-const FOLLOWED: [&str; 12] = [
+pub(super) const FOLLOWED: [&str; 12] = [
     "type",
     "properties",
     "required",
@@ -86,6 +86,11 @@ impl Arguments {
             all.list.push(Argument { is_required: required(&name), name, kind });
         }
         all
+    }
+
+    /// A schema with what it refers to and what all of it must be in one.
+    pub(super) fn whole(schema: &Value) -> Map<String, Value> {
+        Self { list: Vec::new(), unfollowed: None }.flattened(schema)
     }
 
     fn miss(&mut self, what: impl FnOnce() -> String) {
@@ -269,7 +274,7 @@ fn properties(schema: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// A part of a schema, with what it may refer to.
-fn with_definitions(root: &Value, part: &Value) -> Value {
+pub(super) fn with_definitions(root: &Value, part: &Value) -> Value {
     let mut part = part.clone();
     if let Value::Object(fields) = &mut part {
         for name in BESIDE {

@@ -4,6 +4,7 @@ use aqueduct_grammar::narrowed;
 use serde_json::{Value, json};
 
 use super::arguments::{Argument, Arguments, Kind};
+use super::braces;
 use crate::text::{ArgumentTags, CallNotation, Pythonic, TextModel};
 
 /// A call's number: which it is, only who counts the calls of all answers knows.
@@ -38,6 +39,7 @@ pub(super) fn grammar_of(
     let rules = functions.iter().enumerate().map(|(idx, (name, schema))| match notation {
         CallNotation::ArgumentTags(tags) => between_tags(idx, tags, (name, schema), text),
         CallNotation::Pythonic(calls) => in_python(idx, calls, name, schema),
+        CallNotation::Braces => braces::call(idx, (name, schema), text),
         CallNotation::Blocks(blocks) => {
             let (parts, tail) = blocks.around_arguments(name);
             let parts: Vec<String> = parts.iter().map(|part| text.in_grammar(part)).collect();
@@ -49,7 +51,10 @@ pub(super) fn grammar_of(
             call_with_json(idx, &head, &tail, schema)
         }
     });
-    start + &rules.collect::<String>()
+    let rules: String = rules.collect();
+    let shared =
+        if notation == CallNotation::Braces { braces::shared(text) } else { String::new() };
+    start + &rules + &shared
 }
 
 /// What stands around all calls of an answer, and between one and the next.
@@ -62,9 +67,10 @@ fn around_calls(notation: CallNotation) -> ((String, String), &'static str) {
             let (first, last) = calls.around_calls();
             ((first.to_owned(), last.to_owned()), calls.between_calls())
         }
-        CallNotation::Marked | CallNotation::Bare | CallNotation::InChannels => {
-            (Default::default(), "")
-        }
+        CallNotation::Marked
+        | CallNotation::Bare
+        | CallNotation::InChannels
+        | CallNotation::Braces => (Default::default(), ""),
     }
 }
 
@@ -129,7 +135,7 @@ fn is_any_truth(schema: &Value) -> bool {
 }
 
 /// One of these texts.
-fn either(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+pub(super) fn either(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let texts = texts.into_iter().map(|text| json!(text.as_ref()).to_string());
     texts.collect::<Vec<_>>().join(" | ")
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 mod arguments;
+mod braces;
 mod grammar;
 
 use super::error::ApiError;
@@ -177,8 +178,7 @@ impl Tools {
         let followed = functions().map(|Function { place, name, schema, is_strict }| {
             let field = format!("tools[{place}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
-            let is_named = names_arguments(notation);
-            match is_named.then(|| Arguments::of(schema).unfollowed).flatten() {
+            match unfollowed(notation, schema) {
                 Some(what) if *is_strict => {
                     let bound = "absent from a strict function: this model's calls are no JSON \
                         objects";
@@ -194,9 +194,21 @@ impl Tools {
     }
 }
 
+/// Something of the schema of a function's arguments that calls in this notation do not follow.
+fn unfollowed(notation: CallNotation, schema: &Value) -> Option<String> {
+    match notation {
+        CallNotation::Braces => braces::unfollowed(schema),
+        _ if names_arguments(notation) => Arguments::of(schema).unfollowed,
+        _ => None,
+    }
+}
+
 /// Whether arguments stand by their names in calls, and not all together as JSON.
 fn names_arguments(notation: CallNotation) -> bool {
-    matches!(notation, CallNotation::ArgumentTags(_) | CallNotation::Pythonic(_))
+    matches!(
+        notation,
+        CallNotation::ArgumentTags(_) | CallNotation::Pythonic(_) | CallNotation::Braces
+    )
 }
 
 /// The schema of arguments that `parameters` describe: an object in any case, and an empty one if

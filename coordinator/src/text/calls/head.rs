@@ -2,7 +2,7 @@
 //! name is known, and its arguments have begun.
 
 use super::tags::is_of_name;
-use super::{ArgumentTags, Blocks, CallNotation};
+use super::{ArgumentTags, Blocks, CallNotation, braces};
 
 /// Heads are short: what is longer is looked at when it is whole.
 const BYTES_MAX: usize = 512;
@@ -53,6 +53,7 @@ pub(super) fn read(notation: CallNotation, text: &str, is_first: bool) -> Head {
 fn named(cursor: &mut Cursor<'_>, notation: CallNotation, is_first: bool) -> Read<(String, bool)> {
     let blocks = match notation {
         CallNotation::ArgumentTags(tags) => return Ok((behind_tags(cursor, tags)?, false)),
+        CallNotation::Braces => return Ok((before_brace(cursor)?, false)),
         CallNotation::Blocks(blocks) => Some(blocks),
         _ => None,
     };
@@ -151,6 +152,12 @@ fn behind_tags(cursor: &mut Cursor<'_>, tags: ArgumentTags) -> Read<String> {
     }
     let is_begun = next.any(|mark| mark.starts_with(rest));
     Err(if is_begun { Unread::Yet } else { Unread::Ever })
+}
+
+/// The name that a brace stands behind.
+fn before_brace(cursor: &mut Cursor<'_>) -> Read<String> {
+    cursor.take(braces::CALL)?;
+    name_of(cursor.up_to(['{'; 3], |c| is_of_name(c) || c.is_whitespace())?)
 }
 
 fn name_of(text: &str) -> Read<String> {
@@ -286,6 +293,7 @@ mod tests {
         }
         check(minimax, "<invoke name=\"f\">", "</invoke>");
         check(glm, "f\n", "<arg_key>");
+        check(CallNotation::Braces, "\ncall:f", "{");
     }
 
     #[test]

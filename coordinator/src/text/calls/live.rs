@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::braces::{self, Braces};
 use super::head::{self, Head};
 use super::live_tags::LiveTags;
 use super::parser::Said;
@@ -29,6 +30,8 @@ enum State {
     Json(Scan),
     /// Behind them, in the object that they are a field of.
     Object(Scan),
+    /// In arguments that are nearly JSON.
+    Braces(Braces),
     /// In arguments between tags.
     Tags(Box<LiveTags>),
     /// Behind a call.
@@ -93,6 +96,15 @@ impl Live {
                         End::Value | End::Mark => State::Behind,
                     };
                 }
+                State::Braces(arguments) => {
+                    let Taken { json, bytes, end } = arguments.take(held, self.close);
+                    held.drain(..bytes);
+                    all.extend((!json.is_empty()).then_some(Said::Arguments(json)));
+                    if end == End::Open {
+                        return Step::Wait;
+                    }
+                    self.state = State::Behind;
+                }
                 State::Object(scan) => {
                     let Taken { bytes, end, .. } = scan.take(held, ends);
                     held.drain(..bytes);
@@ -142,6 +154,7 @@ impl Live {
                         let arguments = LiveTags::new(tags, name.clone(), self.texts.clone());
                         State::Tags(Box::new(arguments))
                     }
+                    CallNotation::Braces => State::Braces(Braces::default()),
                     _ => State::Json(Scan::default()),
                 };
                 all.push(Said::Call { name, arguments: String::new() });
@@ -155,6 +168,7 @@ impl Live {
     fn behind(&mut self, held: &mut String) -> Result<(), Step> {
         let (open, between): (&str, &[char]) = match (self.notation, self.marks()) {
             (CallNotation::ArgumentTags(tags), _) => (tags.name.0, &[]),
+            (CallNotation::Braces, _) => (braces::CALL, &['}']),
             // Models write one brace too many, or a list's end without its beginning.
             (_, Some([begin, ..])) => (begin, &['`', '}']),
             _ => ("{", &[',', ']', '}']),

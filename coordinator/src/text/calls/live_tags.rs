@@ -245,7 +245,7 @@ impl LiveTags {
 }
 
 /// A part of a text as JSON has it.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let json = Value::from(text).to_string();
     json[1..json.len() - 1].to_owned()
 }

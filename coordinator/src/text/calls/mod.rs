@@ -1,6 +1,7 @@
 //! Tool calls in what a model says, in the notations that templates teach.
 
 mod blocks;
+mod braces;
 mod close;
 mod head;
 mod literals;
@@ -16,6 +17,8 @@ use serde_json::Value;
 use super::{ToolCall, channels, marked};
 pub use blocks::Blocks;
 pub(super) use blocks::{Telling, numbered};
+pub(crate) use braces::QUOTE;
+pub(super) use braces::{ENDS_OF_TURNS, asking};
 pub use parser::{CallParser, Said};
 pub use pythonic::Pythonic;
 pub use tags::ArgumentTags;
@@ -52,6 +55,9 @@ pub enum CallNotation {
     Blocks(Blocks),
     /// As Python has calls.
     Pythonic(Pythonic),
+    /// `<|tool_call>call:f{x:1}<tool_call|>`, as Gemma 4 has it: its texts stand between marks;
+    /// other text may stand beside calls.
+    Braces,
 }
 
 impl CallNotation {
@@ -64,6 +70,8 @@ impl CallNotation {
             blocks.map(Self::Blocks)
         } else if channels::are_taught(template) {
             Some(Self::InChannels)
+        } else if braces::are_taught(template) {
+            Some(Self::Braces)
         } else if let Some(tags) = ArgumentTags::of(template) {
             Some(Self::ArgumentTags(tags))
         } else if let Some(blocks) = blocks {
@@ -95,6 +103,7 @@ impl CallNotation {
             Self::ArgumentTags(tags) => Some(tags.block),
             Self::Blocks(blocks) => Some(blocks.block),
             Self::Pythonic(calls) => calls.block(),
+            Self::Braces => Some(braces::BLOCK),
             Self::Bare | Self::Listed | Self::InChannels | Self::Marked => None,
         }
     }
@@ -131,6 +140,7 @@ impl CallNotation {
     pub(crate) fn says(self, name: &str) -> bool {
         match self {
             Self::Blocks(blocks) => blocks.has_mark(name),
+            Self::Braces => braces::has_mark(name),
             Self::Tagged | Self::ArgumentTags(_) | Self::Pythonic(_) => {
                 self.tags().is_some_and(|(open, close)| [open, close].contains(&name))
             }
@@ -143,7 +153,19 @@ impl CallNotation {
         match self {
             Self::ArgumentTags(tags) => tags.can_name(key),
             Self::Pythonic(calls) => calls.can_name(key),
+            Self::Braces => braces::can_name(key),
             _ => true,
+        }
+    }
+
+    /// Whether calls may begin with `text`, behind the mark that stands before them.
+    fn may_begin(self, text: &str) -> bool {
+        match self {
+            Self::ArgumentTags(tags) => tags.may_begin(text),
+            Self::Blocks(blocks) => blocks.may_begin(text),
+            Self::Pythonic(calls) => calls.may_begin(text),
+            Self::Braces => braces::may_begin(text),
+            _ => text.trim_start().chars().next().is_none_or(|first| first == '{'),
         }
     }
 
@@ -157,6 +179,7 @@ impl CallNotation {
             Self::Tagged => (format!("{OPEN}\n{}", named()), format!("}}\n{CLOSE}")),
             Self::InChannels => (channels::head_of_call(function), String::new()),
             Self::Marked => (marked::head_of_call(function), String::new()),
+            Self::Braces => braces::around_arguments(function),
             // The last three have grammars of their own, or stand in lists.
             Self::Bare
             | Self::Listed
@@ -263,6 +286,10 @@ mod tests {
         assert_eq!(CallNotation::of(mistral), Some(CallNotation::Listed));
         let granite = "{%- if tools %}Respond with <|tool_call|> followed by a JSON list of tools.";
         assert_eq!(CallNotation::of(granite), Some(CallNotation::Listed));
+        let gemma =
+            CallNotation::of("{{ tools }}{{- '<|tool_call>call:' + function['name'] + '{' -}}");
+        assert_eq!(gemma, Some(CallNotation::Braces));
+        assert_eq!(CallNotation::of("{{ tools }}<|tool_call>{{ call }}<tool_call|>"), None);
         let marked = CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}");
         assert_eq!(marked, Some(CallNotation::Marked));
         assert_eq!(CallNotation::of("{{ tools }}<tools>"), None);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::CallNotation;
 use super::blocks::NamedCall;
 use super::close::Closing;
 use super::head::begun;
 use super::literals::ends_in_text;
 use super::live::{Live, Step, is_offered};
 use super::objects::of_object;
+use super::{CallNotation, braces};
 use crate::text::Call;
 
 /// A part of an answer.
@@ -239,12 +239,7 @@ impl CallParser {
 
     /// Whether what is held may become a call.
     fn may_begin(&self) -> bool {
-        match self.notation {
-            CallNotation::ArgumentTags(tags) => tags.may_begin(&self.held),
-            CallNotation::Blocks(blocks) => blocks.may_begin(&self.held),
-            CallNotation::Pythonic(calls) => calls.may_begin(&self.held),
-            _ => self.held.trim_start().chars().next().is_none_or(|first| first == '{'),
-        }
+        self.notation.may_begin(&self.held)
     }
 
     /// Where the tag is that closes the call which is held: not within a text of its, unless
@@ -256,6 +251,7 @@ impl CallParser {
             // What is no call is known to be none at a mark that no text of its can have.
             CallNotation::Pythonic(_) => closing
                 .by(&self.held, close, |text| !ends_in_text(text) || self.read(text).is_some()),
+            CallNotation::Braces => closing.by(&self.held, close, |it| !braces::ends_in_text(it)),
             _ => closing.by(&self.held, close, |text| self.read(text).is_some()),
         };
         let at = at.or_else(|| closing.first().filter(|_| is_last));
@@ -372,6 +368,7 @@ impl CallParser {
             }),
             CallNotation::Blocks(blocks) => blocks.calls(text),
             CallNotation::Pythonic(calls) => calls.calls(text),
+            CallNotation::Braces => braces::calls(text),
             _ => None,
         }
     }
@@ -559,6 +556,7 @@ mod tests {
             (lines, "g(x='"),
             (block, "[g(x='"),
             (block, object),
+            (CallNotation::Braces, "call:g{x:<|\"|>"),
         ] {
             let (open, close) = notation.tags().unwrap();
             let begun = format!("{open}{head}");
@@ -775,6 +773,66 @@ mod tests {
         ] {
             check(words, &[text(words)]);
         }
+    }
+
+    /// As Gemma 4 has them.
+    #[test]
+    fn calls_whose_texts_stand_between_marks() {
+        let check = |answer: &str, want: &[Said]| check(CallNotation::Braces, answer, want);
+        let one = "<|tool_call>call:f{n:2,x:<|\"|>a<|\"|>}<tool_call|>";
+        let f = call("f", r#"{"n":2,"x":"a"}"#);
+        check(one, std::slice::from_ref(&f));
+        check("<|tool_call>call:f{}<tool_call|>", &[call("f", "{}")]);
+        check(&format!("I look.\n{one}{one}"), &[text("I look."), f.clone(), f.clone()]);
+        check(&format!("{one}\n{one} So."), &[f.clone(), f.clone(), text(" So.")]);
+        // Marks may be missing, or cut off.
+        for cut in ["<tool_call|>", "tool_call|>", "<", ">"] {
+            let end = one.len() - "<tool_call|>".len() + "<tool_call|>".find(cut).unwrap();
+            check(&one[..end], std::slice::from_ref(&f));
+        }
+        let within = "call:f{n:2,x:<|\"|>a<|\"|>}call:g{}";
+        check(&format!("<|tool_call>{within}<tool_call|>"), &[f.clone(), call("g", "{}")]);
+        check(&format!("<|tool_call>{within}{one}"), &[f.clone(), call("g", "{}"), f.clone()]);
+        let quoted = "\"}]<tool_call|><|tool_call>call:g{x:1}\\n\n";
+        let arguments = serde_json::json!({ "x": [quoted] }).to_string();
+        let block = format!("<|tool_call>call:f{{x:[<|\"|>{quoted}<|\"|>]}}<tool_call|> So.");
+        check(&block, &[call("f", &arguments), text(" So.")]);
+        for words in [
+            "call:f{}",
+            "a <|tool_ca",
+            "The <|tool_call> mark.",
+            "<|tool_call>f{}<tool_call|>",
+            "<|tool_call>call:f",
+            "<|tool_call>call:f<tool_call|> So.",
+        ] {
+            check(words, &[text(words)]);
+        }
+        // What was told stays told.
+        check("<|tool_call>call:f{n:2,x:<|\"|>a", &[call("f", "{\"n\":2,\"x\":\"a")]);
+        let open = "<|tool_call>call:f{n:2,x}<tool_call|> So.";
+        check(open, &[call("f", "{\"n\":2x}"), text(" So.")]);
+        // Of what no tool is called, or is none, nothing is told before it is whole.
+        let other = one.replace("call:f", "call:g");
+        let g = call("g", r#"{"n":2,"x":"a"}"#);
+        let said = said_of(CallNotation::Braces, &[&other[..20], &other[20..]]);
+        assert_eq!(said, [vec![], vec![g], vec![]]);
+        let bad = "<|tool_call>call:g{n}<tool_call|>";
+        let said = said_of(CallNotation::Braces, &[bad, "\nHello"]);
+        assert_eq!(said, [vec![text(bad)], vec![text("\nHello")], vec![]]);
+        let more = |json: &str| Said::Arguments(json.to_owned());
+        let pieces =
+            ["<|tool_call>call:f{", "x:<|\"|>a ", "\"b<|", "\"|>,n:1", "2}", "<tool_call|>"];
+        let said = said_of(CallNotation::Braces, &pieces);
+        let want = [
+            vec![call("f", ""), more("{")],
+            vec![more("\"x\":\"a ")],
+            vec![more("\\\"b")],
+            vec![more("\",\"n\":")],
+            vec![more("12}")],
+            vec![],
+            vec![],
+        ];
+        assert_eq!(said, want);
     }
 
     /// What is said of each of these pieces.
@@ -1017,7 +1075,8 @@ mod tests {
                 <arg_value>|</arg_value>|<\\|/tool_call\\|>|<｜tool▁calls▁begin｜>|\
                 <｜tool▁calls▁end｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|\
                 <function_calls>|</function_calls>|<\\|tool_call_start\\|>|\
-                <\\|tool_call_end\\|>|\\(\\)|\\]|f|[<｜a \n\"\\\\]){0,12}",
+                <\\|tool_call_end\\|>|<\\|tool_call>|call:f\\{|x:1,|<\\|\"\\|>|\
+                <tool_call\\|>|\\(\\)|\\]|f|[<｜a \n\"\\\\]){0,12}",
         ) {
             let named =
                 |taught: &str| CallNotation::of(&format!("{{{{ tools }}}}{taught}")).unwrap();
@@ -1025,7 +1084,8 @@ mod tests {
             let python = [Pythonic::List, Pythonic::Lines, Pythonic::Block];
             let python = python.map(CallNotation::Pythonic);
             let objects = [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed];
-            for notation in objects.into_iter().chain(python).chain(taught) {
+            let objects = objects.into_iter().chain([CallNotation::Braces]);
+            for notation in objects.chain(python).chain(taught) {
                 for one_call in [false, true] {
                     let whole = parsed(notation, one_call, &answer, 1000);
                     prop_assert_eq!(parsed(notation, one_call, &answer, 1), whole);
