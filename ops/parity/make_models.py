@@ -46,6 +46,12 @@ PHI4_MINI = dict(original_max_position_embeddings=32,
 GRANITE = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.07,
                logits_scaling=1.6)
 
+# Wide heads whose values are their keys, and experts beside a dense part.
+GEMMA4_MOE = dict(
+    head_dim=16, global_head_dim=64, num_global_key_value_heads=1, attention_k_eq_v=True,
+    num_hidden_layers=4, layer_types=['sliding_attention', 'full_attention'] * 2, sliding_window=9,
+    hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=8, top_k_experts=3,
+    moe_intermediate_size=48)
 GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
               sliding_attention=dict(rope_type='default', rope_theta=1e4))
 
@@ -117,6 +123,10 @@ MODELS = {
                                                      'full_attention'])),
     'gemma3': ('Gemma3TextConfig', dict(head_dim=32, num_hidden_layers=7, sliding_window=9,
                                         query_pre_attn_scalar=32, rope_parameters=GEMMA3)),
+    'gemma4': ('Gemma4TextConfig', dict(
+        head_dim=16, global_head_dim=32, num_hidden_layers=7, sliding_window=9,
+        hidden_size_per_layer_input=0, final_logit_softcapping=2.0)),
+    'gemma4-moe': ('Gemma4TextConfig', GEMMA4_MOE),
     'gemma3-odd': ('Gemma3TextConfig', dict(head_dim=24, sliding_window=9, attention_bias=True,
                                             query_pre_attn_scalar=40, layer_types=[
                                                 'full_attention', 'sliding_attention',
@@ -361,6 +371,10 @@ INSIDE = {
         mm_tokens_per_image=4, image_token_index=150, boi_token_index=151, eoi_token_index=152,
         vision_config=dict(num_hidden_layers=1, image_size=8, num_attention_heads=2, patch_size=4,
                            **VISION))),
+    'gemma4-inside': ('Gemma4Config', MODELS['gemma4'][1], dict(
+        audio_config=None, vision_config=dict(
+            num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+            **VISION))),
     'mistral3-inside': ('Mistral3Config', dict(model_type='mistral', sliding_window=None), dict(
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
@@ -441,12 +455,13 @@ def make(name):
     model = build(config, attn_implementation='eager')
     # To the weights of its norms.
     adds_one = config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
-    adds_one = adds_one and config.model_type != 'nemotron_h'
+    adds_one = adds_one and not config.model_type.startswith(('nemotron_h', 'gemma4'))
     for key, parameter in model.named_parameters():
         if key.endswith('.A_log'):  # some heads forget fast and some slowly
             parameter.data = torch.randn_like(parameter) - 1.0
         elif parameter.dim() == 1:
             is_one = 'norm' in key and (not adds_one or 'linear_attn.norm' in key)
+            is_one = is_one or key.endswith(('router.scale', 'per_expert_scale'))
             centre = 1.0 if is_one or key.endswith('.D') else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
         elif key.endswith('e_score_correction_bias'):  # a row of them
@@ -456,6 +471,8 @@ def make(name):
     for key, buffer in model.named_buffers():
         if key.endswith(('e_score_correction_bias', 'expert_bias')):
             buffer.data = 0.2 * torch.randn_like(buffer)
+        elif key.endswith('layer_scalar'):
+            buffer.data = 0.8 + 0.2 * torch.randn_like(buffer)
     return model.float().eval()
 
 
@@ -758,6 +775,8 @@ def shrink():
     MODELS['dots1'][1]['max_window_layers'] = 1
     MODELS['minimax-m2'][1]['rotary_dim'] = 8
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
+    MODELS['gemma4-moe'][1].update(num_hidden_layers=2, top_k_experts=2, layer_types=[
+        'sliding_attention', 'full_attention'])
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
@@ -798,6 +817,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'gemma', torch.bfloat16)
     gguf_case(cases, 'gemma3', 'Q8_0')
     narrow_case(cases, 'gemma3-odd', torch.float16)
+    narrow_case(cases, 'gemma4-moe', torch.bfloat16)
     narrow_case(cases, 'mixtral', torch.bfloat16)
     gguf_case(cases, 'qwen2-moe', 'Q8_0')
     gguf_case(cases, 'qwen3-moe', 'Q4_0')

@@ -4,6 +4,7 @@ mod experts;
 mod latents;
 mod recurrents;
 mod scales;
+mod wide;
 
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_kernels::experts::Groups;
@@ -352,20 +353,6 @@ impl Decoder {
     /// Layer `idx` remembers in a state.
     pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
         self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
-    }
-
-    /// Layer `idx` has the heads of [`ModelShape::wide`]: where there are such, those that see
-    /// everything have them.
-    pub(crate) fn is_wide(&self, idx: usize) -> bool {
-        self.shape.wide.layers > 0 && self.windows[idx].is_none()
-    }
-
-    /// KV heads of layer `idx`, and elements of each.
-    pub(crate) fn kv_heads(&self, idx: usize) -> [u32; 2] {
-        match self.is_wide(idx) {
-            true => [self.shape.wide.kv_heads, self.shape.wide.head_dim],
-            false => [self.shape.kv_heads, self.shape.head_dim],
-        }
     }
 
     /// Layer `idx` has something that mixes tokens.

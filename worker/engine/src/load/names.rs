@@ -1,11 +1,13 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+mod gemma4;
 mod gguf_hybrids;
 mod hybrids;
 mod recurrent;
 
 use std::collections::BTreeSet;
 
+pub(crate) use self::gemma4::{BesideNames, HF_GEMMA4};
 pub(crate) use self::gguf_hybrids::{
     GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
 };
@@ -50,33 +52,6 @@ pub(crate) struct Names {
     pub(crate) latent: LatentNames,
     pub(crate) recurrent: RecurrentNames,
     pub(crate) beside: BesideNames,
-}
-
-/// Names of what layers of Gemma 4 have besides.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BesideNames {
-    /// Of the norm behind the dense part.
-    pub(crate) dense_post_norm: &'static str,
-    /// Of the norms before and behind experts.
-    pub(crate) experts_norm: &'static str,
-    pub(crate) experts_post_norm: &'static str,
-    /// With its suffix: what multiplies the normed stream before the router.
-    pub(crate) router_scale: &'static str,
-    /// With its suffix: of each expert.
-    pub(crate) factors: &'static str,
-    /// With its suffix: what multiplies the stream.
-    pub(crate) scale: &'static str,
-}
-
-impl BesideNames {
-    const NONE: Self = Self {
-        dense_post_norm: "",
-        experts_norm: "",
-        experts_post_norm: "",
-        router_scale: "",
-        factors: "",
-        scale: "",
-    };
 }
 
 /// Names of what makes queries, keys and values of a few numbers.
@@ -325,25 +300,6 @@ pub(crate) const HF_APERTUS: Names =
 
 /// The same in Gemma 2 and 3.
 pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..HF_OLMO2 };
-
-/// The same in Gemma 4.
-pub(crate) const HF_GEMMA4: Names = Names {
-    experts: ExpertNames {
-        router: "router.proj",
-        gate_up: "experts.gate_up_proj.{}",
-        downs: "experts.down_proj.{}",
-        ..HF_EXPERTS
-    },
-    beside: BesideNames {
-        dense_post_norm: "post_feedforward_layernorm_1",
-        experts_norm: "pre_feedforward_layernorm_2",
-        experts_post_norm: "post_feedforward_layernorm_2",
-        router_scale: "router.scale",
-        factors: "router.per_expert_scale",
-        scale: "layer_scalar",
-    },
-    ..HF_GEMMA3
-};
 
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {

@@ -139,7 +139,7 @@ class RetainedMass(_message.Message):
     def __init__(self, kept: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ModelShape(_message.Message):
-    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions", "recurrent_layers", "state_bytes")
+    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions", "recurrent_layers", "state_bytes", "wide")
     VOCAB_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class ModelShape(_message.Message):
     MAX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     RECURRENT_LAYERS_FIELD_NUMBER: _ClassVar[int]
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WIDE_FIELD_NUMBER: _ClassVar[int]
     vocab: int
     layers: int
     width: int
@@ -160,7 +161,18 @@ class ModelShape(_message.Message):
     max_positions: int
     recurrent_layers: int
     state_bytes: int
-    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ..., recurrent_layers: _Optional[int] = ..., state_bytes: _Optional[int] = ...) -> None: ...
+    wide: WideHeads
+    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ..., recurrent_layers: _Optional[int] = ..., state_bytes: _Optional[int] = ..., wide: _Optional[_Union[WideHeads, _Mapping]] = ...) -> None: ...
+
+class WideHeads(_message.Message):
+    __slots__ = ("layers", "kv_heads", "head_dim")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    KV_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
+    layers: int
+    kv_heads: int
+    head_dim: int
+    def __init__(self, layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes", "asked", "fetched", "spared_bytes")

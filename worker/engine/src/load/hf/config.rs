@@ -200,10 +200,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let quantized = Quantized::of(config.quantization_config.as_ref(), family)
         .map_err(|name| unsupported("quantization", &name, quantized::SUPPORTED))?;
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
-    config.refuse_hybrids(family).map_err(refused)?;
-    config.refuse_nemotron_h(family).map_err(refused)?;
-    config.refuse_variants(family).map_err(refused)?;
-    config.refuse_gemma4(family).map_err(refused)?;
+    config.refuse(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let (found, window_rope) = config.ropes(family, &shape).map_err(|error| match error {
         RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),

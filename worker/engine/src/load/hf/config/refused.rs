@@ -7,6 +7,14 @@ use super::Config;
 use crate::load::decoder::Family;
 
 impl Config {
+    /// All of it.
+    pub(super) fn refuse(&self, family: Family) -> Result<(), Refusal> {
+        self.refuse_hybrids(family)?;
+        self.refuse_nemotron_h(family)?;
+        self.refuse_gemma4(family)?;
+        self.refuse_variants(family)
+    }
+
     /// Variants of families that are served otherwise.
     pub(super) fn refuse_variants(&self, family: Family) -> Result<(), Refusal> {
         if self.is_causal == Some(false) {

@@ -1,0 +1,49 @@
+//! Gemma 4's tensors.
+
+use super::{ExpertNames, HF_EXPERTS, HF_GEMMA3, Names};
+
+/// Names of what layers of Gemma 4 have besides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BesideNames {
+    /// Of the norm behind the dense part.
+    pub(crate) dense_post_norm: &'static str,
+    /// Of the norms before and behind experts.
+    pub(crate) experts_norm: &'static str,
+    pub(crate) experts_post_norm: &'static str,
+    /// With its suffix: what multiplies the normed stream before the router.
+    pub(crate) router_scale: &'static str,
+    /// With its suffix: of each expert.
+    pub(crate) factors: &'static str,
+    /// With its suffix: what multiplies the stream.
+    pub(crate) scale: &'static str,
+}
+
+impl BesideNames {
+    pub(super) const NONE: Self = Self {
+        dense_post_norm: "",
+        experts_norm: "",
+        experts_post_norm: "",
+        router_scale: "",
+        factors: "",
+        scale: "",
+    };
+}
+
+/// transformers' names of it.
+pub(crate) const HF_GEMMA4: Names = Names {
+    experts: ExpertNames {
+        router: "router.proj",
+        gate_up: "experts.gate_up_proj.{}",
+        downs: "experts.down_proj.{}",
+        ..HF_EXPERTS
+    },
+    beside: BesideNames {
+        dense_post_norm: "post_feedforward_layernorm_1",
+        experts_norm: "pre_feedforward_layernorm_2",
+        experts_post_norm: "post_feedforward_layernorm_2",
+        router_scale: "router.scale",
+        factors: "router.per_expert_scale",
+        scale: "layer_scalar",
+    },
+    ..HF_GEMMA3
+};
