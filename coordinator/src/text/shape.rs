@@ -496,7 +496,8 @@ mod tests {
     fn results_may_stand_beside_calls() {
         let first = "{{ tools | length if tools else 0 }}{% for m in messages %}({{ m.role }}\
             {% for c in m.tool_calls %}{{ '<|tool_call>call:' + c.function.name + '{' }}\
-            {% for key, value in c.function.arguments | dictsort %}{{ key ~ ':' ~ value }}{% endfor %}{{ \
+            {% for key, value in c.function.arguments | dictsort %}{{ key ~ ':' ~ value }}\
+            {% endfor %}{{ \
             '}<tool_call|>' }}{% endfor %}{% for r in m.tool_responses %}[{{ r.name ~ '=' ~ \
             r.response }}]{% endfor %}{{ m.content }}){% endfor %}";
         let calls = "<|tool_call>call:f{x:[1, True]}<tool_call|><|tool_call>call:g{}<tool_call|>";

@@ -3,8 +3,8 @@
 use super::Decoder;
 
 impl Decoder {
-    /// Layer `idx` has the heads of [`ModelShape::wide`](aqueduct_core::ModelShape::wide): where there are such, those that see
-    /// everything have them.
+    /// Layer `idx` has the heads of [`ModelShape::wide`](aqueduct_core::ModelShape::wide): where
+    /// there are such, layers that see everything have them.
     pub(crate) fn is_wide(&self, idx: usize) -> bool {
         self.shape.wide.layers > 0 && self.windows[idx].is_none()
     }
