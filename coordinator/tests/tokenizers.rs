@@ -106,6 +106,32 @@ fn special_tokens_of_phi_3_take_what_is_behind_them() {
     }
 }
 
+/// Gemma 4's pieces are of characters, as SentencePiece's are, and merges are listed.
+#[test]
+fn listed_merges_may_be_of_characters() {
+    let pieces = ["<pad>", "<bos>", "\u{2581}", "a", "b", "\n", "\u{2581}a", "\u{2581}ab", "\n\n"];
+    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let tokens: Vec<String> = pieces.iter().map(|&piece| piece.into()).chain(bytes).collect();
+    let vocabulary = GgufVocabulary {
+        model: "gemma4".into(),
+        kinds: tokens.iter().map(|token| if token.starts_with("<0x") { 6 } else { 1 }).collect(),
+        tokens,
+        merges: ["\u{2581} a", "\u{2581}a b", "\n \n"].map(Into::into).into(),
+        bos: Some(1),
+        adds_bos: Some(false),
+        ..GgufVocabulary::default()
+    };
+    let text = TextModel::new(vocabulary.build().unwrap()).unwrap();
+    let check = |said: &str, want: &[u32]| {
+        assert_eq!(text.encode(said, false).unwrap(), want, "{said:?}");
+        assert_eq!(text.decode(want), said);
+    };
+    check(" ab\n\na", &[7, 8, 3]);
+    check("a  ab", &[3, 2, 7]);
+    check("\u{e9}b", &[9 + 0xc3, 9 + 0xa9, 4]);
+    assert_eq!(text.encode("b", true).unwrap(), [1, 4]);
+}
+
 /// Llama 3's files say `<|end_of_text|>`, and its turns end with `<|eot_id|>`.
 #[test]
 fn answers_end_with_what_is_called_an_end() {

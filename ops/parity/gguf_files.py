@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import torch
 
+import gguf_gemma4
 import gguf_hybrid
 
 ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
@@ -13,6 +14,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'smollm3': 'smollm3', 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5',
                  'glm': 'chatglm',
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
+                 'gemma4_text': 'gemma4',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
                  'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4',
@@ -68,6 +70,10 @@ GEMMA = {'post_attention_layernorm': 'post_attention_norm',
 # Families whose layers have norms behind their parts call others by these.
 POST_NORMS = {
     'gemma2': GEMMA, 'gemma3_text': GEMMA,
+    'gemma4_text': {**GEMMA, 'router.proj': 'ffn_gate_inp', 'router': 'ffn_gate_inp',
+                    'pre_feedforward_layernorm_2': 'pre_ffw_norm_2',
+                    'post_feedforward_layernorm_1': 'post_ffw_norm_1',
+                    'post_feedforward_layernorm_2': 'post_ffw_norm_2'},
     'gpt_oss': {'post_attention_layernorm': 'post_attention_norm'},
     'glm4': {'post_self_attn_layernorm': 'post_attention_norm',
              'post_mlp_layernorm': 'post_ffw_norm'},
@@ -85,6 +91,7 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
     turns by several positions: rows of queries and keys stand in halves then.
     """
     config = model.config
+    config.allow_global_per_layer_attribute_access = True  # Gemma 4's, of most layers
     has_parts = config.model_type in gguf_hybrid.PARTS
     moe = '_moe' if gguf_hybrid.has_experts(config) else ''
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type] + moe)
@@ -118,6 +125,8 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_oss_experts(writer, key, tensor, kind)
         elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
             stored[key] = add_by_heads(writer, key, tensor, kind, config)
+        elif gguf_gemma4.is_piece(key, config):
+            stored[key] = gguf_gemma4.add_tensor(writer, key, tensor, kind)
         elif gguf_hybrid.is_piece(key, config):
             stored[key] = gguf_hybrid.add_tensor(writer, key, tensor, kind, config, whole)
         elif '.experts.' in key:
@@ -194,8 +203,9 @@ def add_metadata(writer, config, head_dim):
     experts = getattr(config, 'num_local_experts', 0) or getattr(config, 'num_experts', 0)
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-    if hasattr(config, 'moe_intermediate_size'):
+        chosen = getattr(config, 'top_k_experts', None) or config.num_experts_per_tok
+        writer.add_expert_used_count(chosen)
+    if getattr(config, 'moe_intermediate_size', None):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == 'hunyuan_v1_moe':
         writer.add_expert_feed_forward_length(config.intermediate_size)
@@ -208,6 +218,8 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         shared = config.intermediate_size // config.num_key_value_heads
         writer.add_expert_shared_feed_forward_length(shared)
+    if config.model_type == 'gemma4_text':
+        gguf_gemma4.add_metadata(writer, config)
     if config.model_type == 'gemma2':
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -351,7 +363,7 @@ def add_tensor(writer, key, tensor, kind, config):
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
     adds_one = (module.endswith('norm') and suffix == 'weight'
                 and config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
-                and config.model_type != 'nemotron_h')
+                and not config.model_type.startswith(('nemotron_h', 'gemma4')))
     data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
@@ -403,6 +415,8 @@ def rope_factors(config, head_dim):
     """What the converter makes of llama3 scaling and longrope: a divisor for every frequency."""
     rope = config.rope_parameters
     rope = rope.get('full_attention', rope)
+    if gguf_gemma4.is_gemma4(config):
+        return gguf_gemma4.rope_factors(config)
     if rope['rope_type'] == 'longrope':
         return {f'rope_factors_{which}': rope[f'{which}_factor'] for which in ('long', 'short')}
     if rope['rope_type'] != 'llama3':

@@ -30,6 +30,7 @@ const SHOWN: &[&str] = &[
     "MemoryView",
     "KeyView",
     "ModelShape",
+    "WideHeads",
     "RetainedMass",
 ];
 

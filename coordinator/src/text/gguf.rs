@@ -27,6 +27,8 @@ const LLAMA: &str = "llama";
 const STRIPS_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 /// Metadata is read in steps of this many bytes, doubled: the tensors behind it need not be.
 const METADATA_STEP_BYTES: u64 = 16 << 20;
+/// Gemma 4's tokeniser: merges of characters, as its tokenizer.json has them.
+const GEMMA4: &str = "gemma4";
 /// What Gemma's turns stand between.
 const TURNS: [&str; 2] = ["<start_of_turn>", "<end_of_turn>"];
 /// Tokens that end a turn, a message or a text, by the names that models give them. Files often
@@ -63,7 +65,7 @@ mod kind {
 /// What a GGUF file says about its tokeniser.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocabulary {
-    /// `gpt2` (byte-level merges) or `llama` (SentencePiece scores).
+    /// `gpt2` (byte-level merges), `llama` (SentencePiece scores) or `gemma4` (merges).
     pub model: String,
     /// How texts are cut into words; byte-level only.
     pub pre: Option<String>,
@@ -73,7 +75,7 @@ pub struct GgufVocabulary {
     pub scores: Vec<f32>,
     /// Role of token i; empty when all are ordinary.
     pub kinds: Vec<i32>,
-    /// Pairs, best first, as `left right`; byte-level only.
+    /// Pairs, best first, as `left right`; where there are no scores.
     pub merges: Vec<String>,
     /// Begins a text.
     pub bos: Option<TokenId>,
@@ -183,8 +185,13 @@ impl GgufVocabulary {
         let (mut tokenizer, adds_bos) = match self.model.as_str() {
             "gpt2" => self.byte_level()?,
             LLAMA => (self.sentence_piece()?, true),
+            GEMMA4 => {
+                self.adds_bos = None; // whatever a file says, as in llama.cpp
+                (self.of_characters(self.listed_merges()?, false)?, true)
+            }
             other => {
-                return Err(Refusal::new("tokenizer.ggml.model", other, "gpt2 or llama").into());
+                let bound = "gpt2, llama or gemma4";
+                return Err(Refusal::new("tokenizer.ggml.model", other, bound).into());
             }
         };
         self.mark_special(&mut tokenizer)?;
@@ -270,16 +277,7 @@ impl GgufVocabulary {
     fn byte_level(&self) -> Result<(Tokenizer, bool), TextError> {
         let Family { pretokenizer, composes, ignores_merges, adds_bos } =
             family(self.pre.as_deref().unwrap_or("default"))?;
-        // A piece may itself begin with a space: the separator is the first one after that.
-        let pair = |merge: &String| {
-            let at = merge.char_indices().skip(1).find(|(_, c)| *c == ' ')?.0;
-            Some((merge[..at].to_owned(), merge[at + 1..].to_owned()))
-        };
-        let merges = self.merges.iter().map(pair).collect::<Option<Merges>>();
-        let merges = merges.ok_or_else(|| {
-            TextError::invalid("tokenizer.ggml.merges", "an entry is not two pieces and a space")
-        })?;
-        let bpe = BPE::builder().vocab_and_merges(self.vocab(), merges);
+        let bpe = BPE::builder().vocab_and_merges(self.vocab(), self.listed_merges()?);
         let mut tokenizer = tokenizer(bpe.ignore_merges(ignores_merges))?;
         tokenizer.with_pre_tokenizer(Some(pretokenizer));
         tokenizer.with_decoder(Some(ByteLevel::new(false, true, true)));
@@ -289,19 +287,36 @@ impl GgufVocabulary {
         Ok((tokenizer, adds_bos))
     }
 
+    fn listed_merges(&self) -> Result<Merges, TextError> {
+        // A piece may itself begin with a space: the separator is the first one after that.
+        let pair = |merge: &String| {
+            let at = merge.char_indices().skip(1).find(|(_, c)| *c == ' ')?.0;
+            Some((merge[..at].to_owned(), merge[at + 1..].to_owned()))
+        };
+        let merges = self.merges.iter().map(pair).collect::<Option<Merges>>();
+        merges.ok_or_else(|| {
+            TextError::invalid("tokenizer.ggml.merges", "an entry is not two pieces and a space")
+        })
+    }
+
     fn sentence_piece(&self) -> Result<Tokenizer, TextError> {
         if self.scores.is_empty() {
             return Err(TextError::invalid("tokenizer.ggml.scores", "missing"));
         }
+        self.of_characters(self.merges_by_score(), self.adds_space.unwrap_or(true))
+    }
+
+    /// Pieces of characters, among which a mark stands for a space, and of bytes where there is no
+    /// piece.
+    fn of_characters(&self, merges: Merges, adds_space: bool) -> Result<Tokenizer, TextError> {
         let mut bpe = BPE::builder()
-            .vocab_and_merges(self.vocab(), self.merges_by_score())
+            .vocab_and_merges(self.vocab(), merges)
             .byte_fallback(true)
             .fuse_unk(true);
         if let Some(unknown) = self.kinds.iter().position(|kind| *kind == kind::UNKNOWN) {
             bpe = bpe.unk_token(self.tokens[unknown].clone());
         }
         let mut tokenizer = tokenizer(bpe)?;
-        let adds_space = self.adds_space.unwrap_or(true);
         let mut normalizers: Vec<NormalizerWrapper> = Vec::new();
         if adds_space {
             normalizers.push(Prepend::new(SPACE.to_owned()).into());

@@ -12,6 +12,7 @@ use crate::in_process::{Meeting, Trouble};
 use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
 use crate::tiny_model::tiny;
+use crate::wide_model::wide;
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
     answer_of(&tiny(kv), count, carrier, job).await
@@ -101,6 +102,17 @@ async fn layers_that_remember_in_a_state() {
     }
     let wire = Job { wire: WireDtype::F16, ..Job::new(43, MemoryPolicy::h2o(2, 3, 3)) };
     check_of(&model, wire).await;
+}
+
+/// Some layers have wider heads than others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_of_another_shape() {
+    for n in [1, 9, 59] {
+        check_of(&wide(KvDtype::Bf16), Job::new(n, MemoryPolicy::h2o(2, 3, 3))).await;
+    }
+    for policy in [MemoryPolicy::dense(), MemoryPolicy::window(2, 4)] {
+        check_of(&wide(KvDtype::F32), Job::new(43, policy)).await;
+    }
 }
 
 /// Where every key is kept, no bit tells how long chunks are but through sums over keys.

@@ -19,3 +19,4 @@ mod snapshots;
 mod states;
 mod tenure;
 mod tiny_model;
+mod wide_model;

@@ -1,15 +1,19 @@
 //! Requests whose keys stay in shards: the same bits from one worker and from many, whatever
 //! travels, and nothing left behind.
 
+use std::sync::Arc;
+
 use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::{Assignment, Command, Event, FailureKind};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
+use aqueduct_engine::Model;
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::link::codec;
 use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, in_process};
 use crate::tiny_model::tiny;
+use crate::wide_model::wide;
 
 /// Where chunks go.
 type Place = fn(usize, usize) -> usize;
@@ -78,8 +82,17 @@ async fn forget(members: &[Member], job: &Job) {
 }
 
 /// Runs `job`, decodes two completions and forgets everything.
-async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvDtype) -> Answer {
-    let mut members = cluster(&tiny(kv), count, carrier).await;
+async fn answer(at: (usize, Carrier), job: &Job, how: How, kv: KvDtype) -> Answer {
+    answer_of(&tiny(kv), at, job, how).await
+}
+
+async fn answer_of(
+    model: &Arc<Model>,
+    (count, carrier): (usize, Carrier),
+    job: &Job,
+    how: How,
+) -> Answer {
+    let mut members = cluster(model, count, carrier).await;
     let mut answer = prefill(&mut members, job, how).await;
     if !job.policy.keeps_all() {
         let held: u64 = members.iter().map(|member| member.stats().shard_bytes).sum();
@@ -89,14 +102,19 @@ async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvD
     decode(&mut members[home], job, 11, &mut answer).await;
     let audits: Vec<_> = members.iter().flat_map(|member| member.worker.merge_audits()).collect();
     assert_eq!(audits.is_empty(), job.grid().chunk_count() == 1);
-    let bound = merge_error_bound(codec::to_core(kv), how.wire);
+    let bound = merge_error_bound(codec::to_core(model.kv()), how.wire);
     assert!(audits.iter().all(|audit| audit.is_within(bound)), "{audits:?}");
     forget(&members, job).await;
     answer
 }
 
 async fn check(job: Job, kv: KvDtype) {
-    let want = answer((1, Carrier::Loopback), &job, How::exact(in_turn, Carry::Queries), kv).await;
+    check_of(&tiny(kv), job).await;
+}
+
+async fn check_of(model: &Arc<Model>, job: Job) {
+    let queries = How::exact(in_turn, Carry::Queries);
+    let want = answer_of(model, (1, Carrier::Loopback), &job, queries).await;
     assert_eq!(want.logits.len(), job.prompt.len());
     assert_eq!(want.tokens.len(), 22);
     let carries: &[Carry] = match job.policy.keeps_all() {
@@ -106,7 +124,8 @@ async fn check(job: Job, kv: KvDtype) {
     for &carry in carries {
         for (count, place) in [(2, in_turn as Place), (3, in_turn), (4, anyhow), (8, in_turn)] {
             for carrier in [Carrier::Loopback, Carrier::Grpc] {
-                let seen = answer((count, carrier), &job, How::exact(place, carry), kv).await;
+                let how = How::exact(place, carry);
+                let seen = answer_of(model, (count, carrier), &job, how).await;
                 let what = format!("{count} workers over {carrier:?}, {carry:?}, {:?}", job.policy);
                 assert!(seen == want, "{what}");
             }
@@ -128,6 +147,13 @@ async fn scored() {
         check(Job::new(n, MemoryPolicy::h2o(2, 3, 3)), KvDtype::Bf16).await;
     }
     check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+/// Some layers have wider heads than others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_of_another_shape() {
+    check_of(&wide(KvDtype::Bf16), Job::new(59, MemoryPolicy::dense())).await;
+    check_of(&wide(KvDtype::F32), Job::new(43, MemoryPolicy::h2o(2, 3, 3))).await;
 }
 
 /// A holder dies: who needs its shards says so, and the request done again gives the same.

@@ -31,11 +31,21 @@ pub(crate) fn hybrid(kv: KvDtype) -> Arc<Model> {
 
 /// With layers that are recurrent where `recurrent` says so. One of the others has a gate then.
 pub(crate) fn made(
-    (name, layers): (&str, u32),
+    name: (&str, u32),
     kv: KvDtype,
     backend: Arc<dyn Backend>,
     recurrent: fn(u32, &mut Weights) -> Option<Recurrent>,
 ) -> Arc<Model> {
+    Arc::new(Model::new(parts(name, kv, backend, recurrent)).unwrap())
+}
+
+/// What [`made`] makes it of.
+pub(crate) fn parts(
+    (name, layers): (&str, u32),
+    kv: KvDtype,
+    backend: Arc<dyn Backend>,
+    recurrent: fn(u32, &mut Weights) -> Option<Recurrent>,
+) -> ModelParts {
     let mut shape = ModelShape {
         vocab: 61,
         layers,
@@ -51,7 +61,7 @@ pub(crate) fn made(
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };
-    let mut weights = Weights { backend: backend.clone(), state: 1 };
+    let mut weights = Weights::new(backend.clone(), 1);
     let ones: Arc<[f32]> = vec![1.0; 24].into();
     let embed = weights.linear(61, 24, 1.0);
     let layer = |weights: &mut Weights| LayerWeights {
@@ -89,7 +99,7 @@ pub(crate) fn made(
     if shape.recurrent_layers > 0 {
         layers[5].gate = Some(weights.linear(4 * 8, 24, 0.5));
     }
-    let parts = ModelParts {
+    ModelParts {
         fingerprint: format!("{name}-{kv:?}"),
         embed: embed.clone(),
         layers,
@@ -106,8 +116,7 @@ pub(crate) fn made(
         kv,
         shape,
         backend,
-    };
-    Arc::new(Model::new(parts).unwrap())
+    }
 }
 
 pub(crate) struct Weights {
@@ -116,7 +125,11 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    fn linear(&mut self, outputs: usize, inputs: usize, size: f32) -> Linear {
+    pub(crate) fn new(backend: Arc<dyn Backend>, state: u64) -> Self {
+        Self { backend, state }
+    }
+
+    pub(crate) fn linear(&mut self, outputs: usize, inputs: usize, size: f32) -> Linear {
         let data = (0..outputs * inputs).map(|_| size * self.next()).collect();
         let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
         self.backend.pack(matrix, None).unwrap()

@@ -7,7 +7,7 @@ mod recurrent;
 
 use std::collections::BTreeSet;
 
-pub(crate) use self::gemma4::{BesideNames, HF_GEMMA4};
+pub(crate) use self::gemma4::{BesideNames, GGUF_GEMMA4, HF_GEMMA4};
 pub(crate) use self::gguf_hybrids::{
     GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
 };

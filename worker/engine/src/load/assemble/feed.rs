@@ -74,6 +74,9 @@ impl Assembler<'_, '_> {
             return Ok(None);
         }
         let name = format!("{prefix}.{}", self.sources.names.beside.scale);
+        if !self.sources.checkpoint.tensors.contains_key(&name) {
+            return Ok(None); // as llama.cpp has it
+        }
         Ok(self.read(&name, &[1], Stored::f32)?.first().copied())
     }
 

@@ -24,6 +24,7 @@ pub(crate) enum Architecture {
     Gemma,
     Gemma2,
     Gemma3,
+    Gemma4,
     Qwen2Moe,
     Qwen3Moe,
     GraniteMoe,
@@ -89,7 +90,8 @@ pub(crate) enum Architecture {
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
-     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, \
+     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, gemma4, \
+     qwen2moe, \
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
      phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
@@ -98,7 +100,7 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 57] = [
+    pub(super) const ALL: [Self; 58] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -113,6 +115,7 @@ impl Architecture {
         Self::Gemma,
         Self::Gemma2,
         Self::Gemma3,
+        Self::Gemma4,
         Self::Qwen2Moe,
         Self::Qwen3Moe,
         Self::GraniteMoe,
@@ -176,6 +179,7 @@ impl Architecture {
             Self::Gemma => ("gemma", Family::Gemma, false),
             Self::Gemma2 => ("gemma2", Family::Gemma2, false),
             Self::Gemma3 => ("gemma3", Family::Gemma3, false),
+            Self::Gemma4 => ("gemma4", Family::Gemma4, false),
             Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
             Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
             Self::GraniteMoe => ("granitemoe", Family::GraniteMoe, true),
@@ -231,6 +235,7 @@ impl Architecture {
     pub(crate) fn names(self) -> &'static Names {
         match self {
             Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
+            Self::Gemma4 => &names::GGUF_GEMMA4,
             Self::Qwen3Next => &names::GGUF_QWEN3_NEXT,
             Self::Qwen35 | Self::Qwen35Moe => &names::GGUF_QWEN35,
             Self::Lfm2 | Self::Lfm2Moe => &names::GGUF_LFM2,

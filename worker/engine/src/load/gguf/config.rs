@@ -5,7 +5,7 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 
 use super::architecture::ARCHITECTURES;
 pub(super) use super::architecture::Architecture;
-use super::{nemotron_h, recurrent, rope};
+use super::{gemma4, nemotron_h, recurrent, rope};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
@@ -77,14 +77,16 @@ impl Config<'_, '_> {
         let mut shape = self.shape(&keys, checkpoint)?;
         let recurrent = self.recurrents(&keys, (&mut shape, checkpoint))?;
         let folded = self.counted(&keys, &mut shape)?;
+        let windows = self.windows(architecture, &keys, &shape)?;
+        let keys_are_values = self.widened(&keys, (&mut shape, &windows), checkpoint)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
-        let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
+        let of_rest = if shape.wide.layers > 0 { shape.wide.head_dim } else { rotary_dim };
+        let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, of_rest))?;
         let window_rope = rope::window_rope(self, &keys, rotary_dim)?;
         // These files tell the positions that scaling has made.
         if !matches!(architecture, Architecture::Gemma3 | Architecture::GptOss) {
             shape.max_positions = positions;
         }
-        let windows = self.windows(architecture, &keys, &shape)?;
         let windows = recurrent::of_attention(windows, recurrent.as_ref());
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let rotates = self.rotates(architecture, &keys, &windows)?;
@@ -123,7 +125,7 @@ impl Config<'_, '_> {
             latent: self.latents(&keys, (&shape, rotary_dim))?,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
-            keys_are_values: false,
+            keys_are_values,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => family.qk_norm(),
@@ -208,6 +210,9 @@ impl Config<'_, '_> {
         if keys.architecture.numbers_parts() {
             return Ok(shape.head_dim); // whatever a file says of what does not rotate
         }
+        if keys.architecture == Architecture::Gemma4 {
+            return Ok(shape.head_dim); // of wide heads factors say which elements do not
+        }
         let given = keys.get("rope.dimension_count", Field::u32);
         let rotary_dim = given.map_err(|err| self.malformed(err))?.unwrap_or(shape.head_dim);
         if (2..=shape.head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2) {
@@ -231,7 +236,11 @@ impl Config<'_, '_> {
             let expanded = keys.get("attention.key_length_mla", Field::u32)?;
             let head_dim = keys.get("attention.key_length", Field::u32)?;
             let head_dim = expanded.filter(|_| is_latent).or(head_dim);
-            let kv_heads = recurrent::kv_heads(keys)?.filter(|_| !is_latent);
+            let head_dim = gemma4::head_dim(keys)?.or(head_dim);
+            let kv_heads = match keys.architecture {
+                Architecture::Gemma4 => gemma4::kv_heads(keys)?,
+                _ => recurrent::kv_heads(keys)?.filter(|_| !is_latent),
+            };
             // The last ones may predict more tokens at once, and belong to no layer.
             let predicting = keys.get("nextn_predict_layers", Field::u32)?.unwrap_or(0);
             Ok(ModelShape {

@@ -21,8 +21,8 @@ const BIAS: &str = "exp_probs_b";
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
      exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
-     dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe, granitehybrid and \
-     nemotron_h_moe";
+     dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe, granitehybrid, \
+     nemotron_h_moe and gemma4";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -56,6 +56,7 @@ impl Config<'_, '_> {
                 | Architecture::Lfm2Moe
                 | Architecture::GraniteHybrid
                 | Architecture::NemotronHMoe
+                | Architecture::Gemma4
         );
         if !has_any {
             let name = format!("{} of them", experts.count);

@@ -39,7 +39,7 @@ impl Config<'_, '_> {
         let window = window.filter(|&window| window > 0);
         let interval = match architecture {
             Architecture::Gemma2 | Architecture::GptOss => ALTERNATE_LAYERS,
-            Architecture::Gemma3 => FULL_LAYER_INTERVAL,
+            Architecture::Gemma3 | Architecture::Gemma4 => FULL_LAYER_INTERVAL,
             Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
                 OLMO3_FULL_LAYER_INTERVAL
             }

@@ -4,6 +4,7 @@ mod activations;
 mod architecture;
 mod config;
 mod experts;
+mod gemma4;
 mod latent;
 mod layers;
 mod nemotron_h;

@@ -94,8 +94,8 @@ fn attention_factor(
     Ok(if is_all { given } else { inferred * given })
 }
 
-/// The rotation of layers that have a window, where it is not stretched (Gemma 3, OLMo 3); `None`
-/// where it is that of the others.
+/// The rotation of layers that have a window, where it is not stretched (Gemma 3 and 4, OLMo 3);
+/// `None` where it is that of the others.
 pub(super) fn window_rope(
     config: &Config<'_, '_>,
     keys: &Keys<'_, '_>,
@@ -107,6 +107,7 @@ pub(super) fn window_rope(
             keys.required("rope.freq_base").map_err(|err| config.malformed(err))?;
             Some(GEMMA3_WINDOW_THETA)
         }
+        Architecture::Gemma4 => Some(GEMMA3_WINDOW_THETA),
         Architecture::Olmo2 => None, // as the others
         _ => return Ok(None),
     };

@@ -16,8 +16,8 @@ const GEMMA3_27B_LAYERS: u32 = 62;
 const TOKENS_CAP: &str = "final_logit_softcapping";
 
 impl Config<'_, '_> {
-    /// Gemma 2's, which has them where a file does not say; 0 is none. Gemma 3 may have the one of
-    /// tokens' logits, and no other is served with any.
+    /// Gemma 2's, which has them where a file does not say; 0 is none. Gemma 3 and 4 may have the
+    /// one of tokens' logits, and no other is served with any.
     pub(super) fn softcaps(
         &self,
         architecture: Architecture,
@@ -27,7 +27,9 @@ impl Config<'_, '_> {
             let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
             match architecture {
                 Architecture::Gemma2 => Ok(cap),
-                Architecture::Gemma3 if key == TOKENS_CAP => Ok(cap.or(Some(0.0))),
+                Architecture::Gemma3 | Architecture::Gemma4 if key == TOKENS_CAP => {
+                    Ok(cap.or(Some(0.0)))
+                }
                 _ => match cap.filter(|&cap| cap != 0.0) {
                     Some(cap) => {
                         let refusal = Refusal::new(key, cap, "absent");
@@ -64,6 +66,7 @@ impl Config<'_, '_> {
             Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
             }
+            Architecture::Gemma4 => return Ok(Scales::gemma(shape.width, 1.0)),
             Architecture::Gemma | Architecture::Gemma2 | Architecture::Gemma3 => {
                 return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
             }

@@ -1,6 +1,6 @@
 //! Gemma 4's tensors.
 
-use super::{ExpertNames, HF_EXPERTS, HF_GEMMA3, Names};
+use super::{ExpertNames, GGUF, HF_EXPERTS, HF_GEMMA3, Names};
 
 /// Names of what layers of Gemma 4 have besides.
 #[derive(Debug, Clone, Copy)]
@@ -46,4 +46,17 @@ pub(crate) const HF_GEMMA4: Names = Names {
         scale: "layer_scalar",
     },
     ..HF_GEMMA3
+};
+
+/// llama.cpp's.
+pub(crate) const GGUF_GEMMA4: Names = Names {
+    beside: BesideNames {
+        dense_post_norm: "post_ffw_norm_1",
+        experts_norm: "pre_ffw_norm_2",
+        experts_post_norm: "post_ffw_norm_2",
+        router_scale: "ffn_gate_inp.scale",
+        factors: "ffn_down_exps.scale",
+        scale: "layer_output_scale.weight",
+    },
+    ..GGUF
 };
