@@ -203,7 +203,6 @@ pub struct ModelShape {
 }
 /// Heads of some layers of a model.
 #[derive(serde::Serialize)]
-#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WideHeads {
     /// how many layers
