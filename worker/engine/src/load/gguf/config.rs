@@ -10,6 +10,9 @@ use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
 
+/// Elements of a value.
+pub(super) const VALUES: &str = "attention.value_length";
+
 /// What is multiplied by the logarithm of yarn's factor for attention's dot products.
 pub(super) const YARN_LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
@@ -283,11 +286,25 @@ impl Config<'_, '_> {
         if keys.architecture.family().is_latent() {
             return Ok(shape);
         }
-        let seen = keys.get("attention.value_length", Field::u32);
-        let (seen, want) = (seen.map_err(|err| self.malformed(err))?, shape.head_dim);
-        Refusal::unless_within("attention.value_length", seen.unwrap_or(want), want, want)
-            .map_err(|refusal| LoadError::refused(self.path, refusal))?;
+        let key = match keys.architecture {
+            Architecture::Gemma4 => gemma4::WINDOWED_VALUES,
+            _ => VALUES,
+        };
+        self.same_length(keys, key, shape.head_dim)?;
         Ok(shape)
+    }
+
+    /// Values are as long as keys, `want` elements, if the file says how long they are.
+    pub(super) fn same_length(
+        &self,
+        keys: &Keys<'_, '_>,
+        key: &str,
+        want: u32,
+    ) -> Result<(), LoadError> {
+        let seen = keys.get(key, Field::u32).map_err(|err| self.malformed(err))?.unwrap_or(want);
+        Refusal::unless_within(key, seen, want, want)
+            .map(drop)
+            .map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 
     pub(super) fn malformed(&self, err: GgufError) -> LoadError {

@@ -3,12 +3,14 @@
 use aqueduct_core::{ModelShape, Refusal, WideHeads};
 use aqueduct_gguf::{Field, GgufError, Value};
 
-use super::config::{Architecture, Config, Keys};
+use super::config::{Architecture, Config, Keys, VALUES};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 
 const KV_HEADS: &str = "attention.head_count_kv";
 const HEAD_DIM: &str = "attention.key_length";
+/// Elements of a value in layers with a window.
+pub(super) const WINDOWED_VALUES: &str = "attention.value_length_swa";
 const INPUTS: &str = "embedding_length_per_layer_input";
 const SHARED: &str = "attention.shared_kv_layers";
 
@@ -67,6 +69,7 @@ impl Config<'_, '_> {
             return Err(refused(Refusal::new(KV_HEADS, format!("{each:?}"), bound)));
         }
         let head_dim = keys.required(HEAD_DIM).and_then(Field::u32).map_err(malformed)?;
+        self.same_length(keys, VALUES, head_dim)?;
         if (kv_heads, head_dim) != (shape.kv_heads, shape.head_dim) {
             shape.wide = WideHeads { layers: full.len() as u32, kv_heads, head_dim };
             shape.validate().map_err(refused)?;
