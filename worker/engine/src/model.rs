@@ -217,6 +217,15 @@ impl Model {
         Some(HeadShape { heads, kv_heads, head_dim })
     }
 
+    /// The shape with the heads of layer `idx` for all, if there is such a layer.
+    pub fn shape_of(&self, idx: usize) -> ModelShape {
+        let mut shape = self.parts.shape.clone();
+        if let Some(HeadShape { kv_heads, head_dim, .. }) = self.heads_of(idx) {
+            (shape.kv_heads, shape.head_dim) = (kv_heads as u32, head_dim as u32);
+        }
+        shape
+    }
+
     /// Elements of the state of layer `idx`; 0 for one that remembers keys.
     pub fn state_len(&self, idx: usize) -> usize {
         self.parts.layers[idx].recurrent.as_ref().map_or(0, |recurrent| recurrent.state_len())

@@ -19,10 +19,7 @@ pub struct Fares {
 impl Fares {
     /// Of `place`, whose shards have at most `chunk_tokens` keys each.
     pub fn of(model: &Model, place: &Place, chunk_tokens: u32, wire: WireDtype) -> Self {
-        let mut shape = model.shape().clone();
-        if let Some(heads) = model.heads_of(place.layer as usize) {
-            (shape.kv_heads, shape.head_dim) = (heads.kv_heads as u32, heads.head_dim as u32);
-        }
+        let shape = model.shape_of(place.layer as usize);
         let keys_tokens = (place.shards.len() as u32).saturating_mul(chunk_tokens);
         let states = place.nodes().len() as u32;
         let kv = codec::to_core(model.kv());

@@ -151,8 +151,9 @@ impl Executor {
     /// is told once, by the last.
     fn report_kept(&self, work: &Assignment, report: &mut ChunkReport) {
         let kept = kept_tokens(&work.policy, work.span.positions().end);
-        let model = (self.model.shape(), codec::to_core(self.model.kv()));
-        let bytes = keys_bytes(model, kept) * self.model.layers() as u64;
+        let kv = codec::to_core(self.model.kv());
+        let of_layer = |idx| keys_bytes((&self.model.shape_of(idx), kv), kept);
+        let bytes = (0..self.model.layers()).map(of_layer).sum();
         (report.memory_tokens, report.memory_bytes) =
             if work.is_last() { (kept, bytes) } else { (0, 0) };
     }

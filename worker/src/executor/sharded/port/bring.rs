@@ -91,7 +91,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         let exchange = self.wait.exchange();
         let model = exchange.holder.model();
         let kv = codec::to_core(model.kv());
-        let shard_bytes = keys_bytes((model.shape(), kv), self.holders.chunk_tokens);
+        let shard_bytes =
+            keys_bytes((&model.shape_of(place.layer as usize), kv), self.holders.chunk_tokens);
         let count = exchange.ahead_bytes / BATCHES / shard_bytes.max(1);
         let batch = |shards: &[_]| Place { shards: shards.into(), ..place.clone() };
         place.shards.chunks(count.max(1) as usize).map(batch).collect()

@@ -233,7 +233,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         let exchange = self.wait.exchange();
         let (ahead, model) = (exchange.ahead_bytes, exchange.holder.model().clone());
         drop(exchange);
-        let (shape, kv) = (model.shape(), codec::to_core(model.kv()));
+        let layer = places.first().map_or(0, |(_, place, _)| place.layer as usize);
+        let (shape, kv) = (&model.shape_of(layer), codec::to_core(model.kv()));
         let tokens = self.q.tokens as u32;
         let queries = queries_bytes(shape, wire, tokens, 0);
         let state_bytes = queries_bytes(shape, WireDtype::F32, tokens, 1)
