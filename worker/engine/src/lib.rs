@@ -18,7 +18,7 @@ pub mod shards;
 pub use decode::{Remembered, Sequence, Turn, decode};
 pub use error::{EngineError, LoadError, PortError};
 pub use load::{LoadOptions, LoadProgress, WeightDtype};
-pub use model::{HeadShape, Hurry, Model, ModelParts};
+pub use model::{Hurry, Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::{Rope, Temperature};

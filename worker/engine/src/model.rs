@@ -78,17 +78,6 @@ impl LayerAngles<'_> {
     }
 }
 
-/// Heads of one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeadShape {
-    /// H.
-    pub heads: usize,
-    /// G.
-    pub kv_heads: usize,
-    /// D.
-    pub head_dim: usize,
-}
-
 /// Layers with keys have the heads that the shape says, as many wide ones as it says.
 fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
     let shape = &parts.shape;
@@ -211,16 +200,15 @@ impl Model {
         self.parts.layers.len()
     }
 
-    /// Heads of layer `idx`, if there is such a layer.
-    pub fn heads_of(&self, idx: usize) -> Option<HeadShape> {
-        let LayerSpec { heads, kv_heads, head_dim, .. } = self.parts.layers.get(idx)?.spec;
-        Some(HeadShape { heads, kv_heads, head_dim })
+    /// Heads and constants of layer `idx`, if there is such a layer.
+    pub fn spec_of(&self, idx: usize) -> Option<LayerSpec> {
+        self.parts.layers.get(idx).map(|layer| layer.spec)
     }
 
     /// The shape with the heads of layer `idx` for all, if there is such a layer.
     pub fn shape_of(&self, idx: usize) -> ModelShape {
         let mut shape = self.parts.shape.clone();
-        if let Some(HeadShape { kv_heads, head_dim, .. }) = self.heads_of(idx) {
+        if let Some(LayerSpec { kv_heads, head_dim, .. }) = self.spec_of(idx) {
             (shape.kv_heads, shape.head_dim) = (kv_heads as u32, head_dim as u32);
         }
         shape

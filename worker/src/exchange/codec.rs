@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, Refusal, limits};
+use aqueduct_engine::Model;
 use aqueduct_engine::shards::{Branch, Masses, Place, Spent};
-use aqueduct_engine::{HeadShape, Model};
-use aqueduct_kernels::{Candidate, Cutoff, Heads};
+use aqueduct_kernels::{Candidate, Cutoff, Heads, LayerSpec};
 use aqueduct_proto::convert::call::{Arrival, CallBlock, CallHeader, Kind, TEXT_BYTES_MAX};
 use aqueduct_proto::convert::pieces::Pieces;
 use bytes::Buf;
@@ -63,8 +63,8 @@ pub fn read_ask(header: &CallHeader, payload: Pieces, model: &Model) -> Result<A
     let CallBlock { request, branch, layer, epoch, start, tokens, chunks } = header.block;
     Refusal::unless_within("layer", layer, 0, model.shape().layers - 1)?;
     let unknown = || Refusal::new("layer", layer, "one of the model's");
-    let HeadShape { heads, kv_heads, head_dim } =
-        model.heads_of(layer as usize).ok_or_else(unknown)?;
+    let LayerSpec { heads, kv_heads, head_dim, .. } =
+        model.spec_of(layer as usize).ok_or_else(unknown)?;
     let exactly = |field, seen, want: usize| {
         Refusal::unless_within(field, seen, want as u32, want as u32).map(drop)
     };

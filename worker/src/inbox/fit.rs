@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_engine::{HeadShape, Model};
-use aqueduct_kernels::{KvDtype, SetShape, Shard};
+use aqueduct_engine::Model;
+use aqueduct_kernels::{KvDtype, LayerSpec, SetShape, Shard};
 
 /// The shape that every set must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Fit {
     /// What sets of `model` look like.
     pub fn of(model: &Model) -> Self {
         let layer = |idx| {
-            let HeadShape { kv_heads, head_dim, .. } = model.heads_of(idx)?;
+            let LayerSpec { kv_heads, head_dim, .. } = model.spec_of(idx)?;
             Some(LayerFit { state: model.state_len(idx) as u32, kv_heads, head_dim })
         };
         Self { layers: (0..model.layers()).map_while(layer).collect(), kv: model.kv() }

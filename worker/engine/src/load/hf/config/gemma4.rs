@@ -74,7 +74,7 @@ impl Config {
         let fields = &self.gemma4;
         let slides = self.gemma4_slides()?;
         let [kv_heads, head_dim] = match &fields.per_layer_config {
-            Some(given) => self.given_heads(given, &slides)?,
+            Some(given) => given_heads(given, &slides, [shape.kv_heads, shape.head_dim])?,
             None => {
                 let own = fields.num_global_key_value_heads;
                 let own = own.filter(|_| fields.attention_k_eq_v == Some(true));
@@ -86,31 +86,6 @@ impl Config {
         }
         let layers = slides.iter().filter(|slides| !**slides).count() as u32;
         Ok(WideHeads { layers, kv_heads, head_dim })
-    }
-
-    /// What the file says of layers, which has to be one thing of those that see everything, and
-    /// nothing of the others.
-    fn given_heads(
-        &self,
-        given: &BTreeMap<String, OfLayer>,
-        slides: &[bool],
-    ) -> Result<[u32; 2], Refusal> {
-        let [kv_heads, head_dim] = [self.num_key_value_heads.flatten(), self.head_dim.flatten()];
-        let usual = [kv_heads.unwrap_or(4), head_dim.unwrap_or(256)];
-        let heads_of = |layer: usize| {
-            let of = given.get(&layer.to_string()).copied().unwrap_or_default();
-            [of.num_key_value_heads.unwrap_or(usual[0]), of.head_dim.unwrap_or(usual[1])]
-        };
-        let of = |sliding: bool| -> BTreeSet<[u32; 2]> {
-            let some = slides.iter().enumerate().filter(|(_, slides)| **slides == sliding);
-            some.map(|(layer, _)| heads_of(layer)).collect()
-        };
-        let (full, others) = (of(false), of(true));
-        if full.len() == 1 && others.iter().all(|heads| *heads == usual) {
-            return Ok(full.into_iter().next().unwrap_or(usual));
-        }
-        let bound = "the same in all layers of full_attention, and what all have in the others";
-        Err(Refusal::new("per_layer_config", format!("{given:?}"), bound))
     }
 
     /// Its experts, if it has any.
@@ -131,6 +106,29 @@ impl Config {
             ..usual
         }))
     }
+}
+
+/// What the file says of layers, which has to be one thing of those that see everything, and
+/// nothing of the others, whose heads are the `usual` ones.
+fn given_heads(
+    given: &BTreeMap<String, OfLayer>,
+    slides: &[bool],
+    usual: [u32; 2],
+) -> Result<[u32; 2], Refusal> {
+    let heads_of = |layer: usize| {
+        let of = given.get(&layer.to_string()).copied().unwrap_or_default();
+        [of.num_key_value_heads.unwrap_or(usual[0]), of.head_dim.unwrap_or(usual[1])]
+    };
+    let of = |sliding: bool| -> BTreeSet<[u32; 2]> {
+        let some = slides.iter().enumerate().filter(|(_, slides)| **slides == sliding);
+        some.map(|(layer, _)| heads_of(layer)).collect()
+    };
+    let (full, others) = (of(false), of(true));
+    if full.len() == 1 && others.iter().all(|heads| *heads == usual) {
+        return Ok(full.into_iter().next().unwrap_or(usual));
+    }
+    let bound = "the same in all layers of full_attention, and what all have in the others";
+    Err(Refusal::new("per_layer_config", format!("{given:?}"), bound))
 }
 
 /// What transformers takes for fields that are absent.
