@@ -5,7 +5,7 @@ use aqueduct_grammar::narrowed;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{Argument, Arguments, FOLLOWED, Kind, with_definitions};
-use super::grammar::either;
+use super::grammar::{either, in_order};
 use crate::text::{CallNotation, QUOTE, TextModel};
 
 /// Lists and objects within each other that are followed.
@@ -274,30 +274,16 @@ impl Writer<'_> {
     /// Those of an object, of which some may be missing.
     fn fields(&mut self, fields: &[Field]) -> String {
         let own = self.named();
-        // What stands behind the first field that there is: the others from this one on.
-        let rest = |at: usize| match at < fields.len() {
-            true => format!(" {own}_rest_{at}"),
-            false => String::new(),
-        };
-        let (mut firsts, mut is_needed) = (Vec::new(), false);
-        for (at, Field { name, is_required, form }) in fields.iter().enumerate() {
-            let (field, behind) = (format!("{own}_field_{at}"), rest(at + 1));
-            if !is_needed {
-                firsts.push(format!("{field}{behind}"));
-            }
-            is_needed |= is_required;
-            if at > 0 {
-                let optional = if *is_required { "" } else { "?" };
-                self.rules += &format!("{own}_rest_{at}: (\",\" {field}){optional}{behind}\n");
-            }
+        let required = fields.iter().map(|field| field.is_required);
+        let prefixes = [format!("{own}_field_"), format!("{own}_rest_")];
+        let (body, rules) = in_order(required, &prefixes, ",");
+        self.rules += &rules;
+        for (at, Field { name, form, .. }) in fields.iter().enumerate() {
             let value = self.value(form);
-            self.rules += &format!("{field}: {} {value}\n", json!(format!("{name}:")));
+            let head = json!(format!("{name}:"));
+            self.rules += &format!("{own}_field_{at}: {head} {value}\n");
         }
-        match (firsts.is_empty(), is_needed) {
-            (true, _) => "\"{\" \"}\"".to_owned(),
-            (false, true) => format!("\"{{\" ({}) \"}}\"", firsts.join(" | ")),
-            (false, false) => format!("\"{{\" ({})? \"}}\"", firsts.join(" | ")),
-        }
+        format!("\"{{\"{body} \"}}\"")
     }
 }
 

@@ -83,23 +83,11 @@ fn call_with_json(idx: usize, head: &str, tail: &str, schema: &Value) -> String 
 /// A call as Python has it, whose arguments stand in the order in which the schema has them.
 fn in_python(idx: usize, calls: Pythonic, name: &str, schema: &Value) -> String {
     let list = Arguments::of(schema).list;
-    // What stands behind the first argument that there is: the others from this one on.
-    let rest = |at: usize| match at < list.len() {
-        true => format!(" rest_{idx}_{at}"),
-        false => String::new(),
-    };
-    let (mut firsts, mut rules) = (Vec::new(), String::new());
-    let mut is_needed = false;
-    for (at, Argument { name, is_required, kind }) in list.iter().enumerate() {
-        let (argument, behind) = (format!("arg_{idx}_{at}"), rest(at + 1));
-        if !is_needed {
-            firsts.push(format!("{argument}{behind}"));
-        }
-        is_needed |= is_required;
-        if at > 0 {
-            let optional = if *is_required { "" } else { "?" };
-            rules += &format!("rest_{idx}_{at}: (\", \" {argument}){optional}{behind}\n");
-        }
+    let required = list.iter().map(|argument| argument.is_required);
+    let prefixes = [format!("arg_{idx}_"), format!("rest_{idx}_")];
+    let (body, mut rules) = in_order(required, &prefixes, ", ");
+    for (at, Argument { name, kind, .. }) in list.iter().enumerate() {
+        let argument = format!("arg_{idx}_{at}");
         let value = match kind {
             Kind::Words(words) => either(words.iter().map(|word| json!(word).to_string())),
             Kind::Json(schema) if is_any_truth(schema) => either(calls.truths()),
@@ -121,12 +109,38 @@ fn in_python(idx: usize, calls: Pythonic, name: &str, schema: &Value) -> String 
         let schema = narrowed(schema);
         rules += &format!("{argument}: {head} {argument}_json\n{argument}_json: %json {schema}\n");
     }
+    format!("call_{idx}: {}{body} \")\"\n{rules}", json!(format!("{name}(")))
+}
+
+/// What stands between brackets where items come in their order, separated so, and those that are
+/// not `required` may be missing; and the rules that it names. Item i is a rule called by the first
+/// prefix and i; what stands behind the first item that there is, the others from i on, by the
+/// second.
+pub(super) fn in_order(
+    required: impl ExactSizeIterator<Item = bool>,
+    [item, rest]: &[String; 2],
+    separator: &str,
+) -> (String, String) {
+    let (count, separator) = (required.len(), json!(separator));
+    let (mut firsts, mut rules, mut is_needed) = (Vec::new(), String::new(), false);
+    for (at, is_required) in required.enumerate() {
+        let next = at + 1;
+        let behind = if next < count { format!(" {rest}{next}") } else { String::new() };
+        if !is_needed {
+            firsts.push(format!("{item}{at}{behind}"));
+        }
+        is_needed |= is_required;
+        if at > 0 {
+            let optional = if is_required { "" } else { "?" };
+            rules += &format!("{rest}{at}: ({separator} {item}{at}){optional}{behind}\n");
+        }
+    }
     let body = match (firsts.is_empty(), is_needed) {
         (true, _) => String::new(),
         (false, true) => format!(" ({})", firsts.join(" | ")),
         (false, false) => format!(" ({})?", firsts.join(" | ")),
     };
-    format!("call_{idx}: {}{body} \")\"\n{rules}", json!(format!("{name}(")))
+    (body, rules)
 }
 
 /// Whether a schema is that of what is true or not, whichever it is.
