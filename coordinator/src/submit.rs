@@ -413,6 +413,7 @@ pub(crate) mod tests {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
 
     pub(crate) fn good() -> Submission {

@@ -148,6 +148,9 @@ pub enum Op {
     /// `finish` where experts are beside a dense part
     /// ([`FeedForward::Beside`](crate::FeedForward::Beside)). Who does not refuses such a layer.
     Beside,
+    /// `project` of layers that attend to keys of earlier ones
+    /// ([`LayerWeights::keys_of`](crate::LayerWeights::keys_of)). Who does not refuses such a layer.
+    SharedKeys,
     /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
     /// does not reads them too, from a copy.
     Pages,
@@ -274,7 +277,8 @@ pub trait LayerOps: Send + Sync {
     /// depends on `inputs` alone, so a row's bits do not depend on the rows beside it.
     fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError>;
 
-    /// RMS norm, QKV, QK norm where the layer has it, rotation, rounding to the KV dtype.
+    /// RMS norm, QKV, QK norm where the layer has it, rotation, rounding to the KV dtype. Where the
+    /// layer has no keys of its own there are queries alone, and keys and values of no head.
     /// `x` is `[tokens, width]`; row i stands at position `start + i`, whose angles are row i.
     /// Only the last `queries` rows have queries, for who has no use for the others.
     fn project(

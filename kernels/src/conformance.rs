@@ -113,6 +113,8 @@ macro_rules! conformance_checks {
             layers::project_matches_f64,
             layers::finish_matches_f64,
             layers::experts_beside_a_dense_part,
+            layers::queries_beside_keys_of_another_layer,
+            layers::layers_take_inputs_of_their_own,
             layers::caps_match_f64,
             layers::a_row_does_not_depend_on_its_neighbours,
             int8::linear_sums_integers_in_groups,

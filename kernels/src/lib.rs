@@ -65,6 +65,6 @@ pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};
 pub use state::AttentionState;
 pub use tensor::{Heads, KvData, KvDtype, KvHeads, KvRow, Rows};
 pub use weights::{
-    Activation, Angles, Beside, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear,
-    Matrix, MatrixData, Ungated, Xielu,
+    Activation, Angles, Beside, Experts, FeedForward, Gated, LayerInput, LayerSpec, LayerWeights,
+    Linear, Matrix, MatrixData, Ungated, Xielu,
 };

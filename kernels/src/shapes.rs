@@ -5,7 +5,7 @@
 
 mod mixer;
 
-pub(crate) use self::mixer::{gating, mixing, recurrent, recurring};
+pub(crate) use self::mixer::{borrowing, gating, mixing, recurrent, recurring, taking};
 use crate::backend::{BackendError, Queries, Scope};
 use crate::experts::Groups;
 use crate::fold::Node;
@@ -187,6 +187,7 @@ pub(crate) fn projection(
     layer.attn_norm.as_ref().map_or(Ok(()), |norm| same(OP, "attn_norm", norm.len(), x.cols()))?;
     linear(OP, x, &layer.qkv)?;
     match &layer.latent {
+        _ if layer.keys_of.is_some() => borrowing(layer)?,
         None => {
             same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
         }

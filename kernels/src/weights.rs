@@ -101,8 +101,8 @@ impl Angles {
         Turns { half: self.half, cos: &self.cos[first..], sin: &self.sin[first..] }
     }
 
-    /// Those of the last `tokens`.
-    pub(crate) fn last(&self, tokens: usize) -> Self {
+    /// Those of the last `tokens`, of at most all.
+    pub fn last(&self, tokens: usize) -> Self {
         let first = (self.tokens - tokens) * self.half;
         let last = |all: &[f32]| -> Arc<[f32]> {
             let parts = all.chunks_exact((self.tokens * self.half).max(1));
@@ -274,6 +274,20 @@ impl FeedForward {
     }
 }
 
+/// Numbers of a token that are a layer's own, which it takes at its end beside the stream: to that it
+/// adds norm(W_up (activation(W_gate x) · input))  (Google 2025, Gemma 3n).
+#[derive(Debug, Clone)]
+pub struct LayerInput {
+    /// `[inputs, width]`, of the stream as it comes.
+    pub gate: Linear,
+    /// `[width, inputs]`.
+    pub up: Linear,
+    /// `[width]`: RMS norm of what that gives, before it is added.
+    pub norm: Arc<[f32]>,
+    /// What the stream is multiplied by behind it, if it is. [`LayerWeights::scale`] is before it.
+    pub scale: Option<f32>,
+}
+
 /// One decoder layer.
 #[derive(Debug, Clone)]
 pub struct LayerWeights {
@@ -281,6 +295,10 @@ pub struct LayerWeights {
     pub spec: LayerSpec,
     /// `[width]`: RMS norm before attention, if the model has it.
     pub attn_norm: Option<Arc<[f32]>>,
+    /// The earlier layer to whose keys and values it attends, if it has none of its own: `qkv` is of
+    /// queries alone then, `[H D, width]`, and `spec` has the heads of that layer
+    /// (Google 2025, Gemma 3n).
+    pub keys_of: Option<usize>,
     /// Query, key and value projections stacked: `[(H + 2G) D, width]`, rows in that order,
     /// with the stacked bias if the model has one. What `latent` says where that is there.
     pub qkv: Linear,
@@ -320,11 +338,19 @@ pub struct LayerWeights {
     pub parallel: bool,
     /// `[width]`: the same norm for what the feed-forward part gives.
     pub ffn_post_norm: Option<Arc<[f32]>>,
-    /// What the stream is multiplied by at the layer's end, if it is  (Google 2026, Gemma 4).
+    /// What the stream is multiplied by behind that, if it is  (Google 2026, Gemma 4).
     pub scale: Option<f32>,
+    /// What it takes at its end besides the stream, if anything.
+    pub input: Option<Box<LayerInput>>,
 }
 
 impl LayerWeights {
+    /// Heads of what `qkv` gives: no KV head where keys are another layer's.
+    pub(crate) fn projected(&self) -> LayerSpec {
+        let kv_heads = if self.keys_of.is_some() { 0 } else { self.spec.kv_heads };
+        LayerSpec { kv_heads, ..self.spec }
+    }
+
     /// Bytes of the weights that one token goes through.
     pub fn bytes_of_one_token(&self) -> usize {
         let of_raised = |raised: &Raised| raised.up.bytes;
@@ -332,6 +358,7 @@ impl LayerWeights {
             of_raised(&latent.keys) + latent.queries.as_ref().map_or(0, of_raised)
         });
         let gate = self.gate.as_ref().map_or(0, |gate| gate.bytes);
-        self.qkv.bytes + latent + gate + self.out.bytes + self.ffn.bytes_of_one_token()
+        let input = self.input.as_ref().map_or(0, |input| input.gate.bytes + input.up.bytes);
+        self.qkv.bytes + latent + gate + self.out.bytes + self.ffn.bytes_of_one_token() + input
     }
 }

@@ -190,6 +190,8 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         q_norm: qk_norm.then(|| norm(spec.head_dim, 3)),
         k_norm: qk_norm.then(|| norm(spec.head_dim, 4)),
         v_norm: None,
+        keys_of: None,
+        input: None,
         norms_last: false,
         sinks: None,
         out: pack(width, spec.heads * spec.head_dim, 5, false),

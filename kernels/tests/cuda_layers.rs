@@ -109,6 +109,8 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         q_norm: None,
         k_norm: None,
         v_norm: None,
+        keys_of: None,
+        input: None,
         norms_last: false,
         sinks: None,
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),

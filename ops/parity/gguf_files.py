@@ -73,6 +73,11 @@ POST_NORMS = {
     'gemma4_text': {**GEMMA, 'router.proj': 'ffn_gate_inp', 'router': 'ffn_gate_inp',
                     'pre_feedforward_layernorm_2': 'pre_ffw_norm_2',
                     'post_feedforward_layernorm_1': 'post_ffw_norm_1',
+                    'model.embed_tokens_per_layer': 'per_layer_token_embd',
+                    'model.per_layer_model_projection': 'per_layer_model_proj',
+                    'model.per_layer_projection_norm': 'per_layer_proj_norm',
+                    'per_layer_input_gate': 'inp_gate', 'per_layer_projection': 'proj',
+                    'post_per_layer_input_norm': 'post_norm',
                     'post_feedforward_layernorm_2': 'post_ffw_norm_2'},
     'gpt_oss': {'post_attention_layernorm': 'post_attention_norm'},
     'glm4': {'post_self_attn_layernorm': 'post_attention_norm',
@@ -153,7 +158,7 @@ def add_metadata(writer, config, head_dim):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     if config.model_type != 'qwen3_5_moe_text':  # whose layers all have experts
-        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_feed_forward_length(gguf_gemma4.feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
     if not hasattr(config, 'kv_lora_rank'):
         writer.add_head_count_kv(config.num_key_value_heads)

@@ -24,8 +24,8 @@ def add_metadata(writer, config):
                          (('key_length_swa', 'value_length_swa'), config.head_dim)):
         for key in name:
             writer.add_uint32(f'gemma4.attention.{key}', length)
-    writer.add_uint32('gemma4.attention.shared_kv_layers', 0)
-    writer.add_uint32('gemma4.embedding_length_per_layer_input', 0)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
     writer.add_sliding_window_pattern(slides)
     writer.add_rope_dimension_count(full.head_dim)
     writer.add_uint32('gemma4.rope.dimension_count_swa', config.head_dim)
@@ -33,6 +33,15 @@ def add_metadata(writer, config):
     writer.add_float32('gemma4.rope.freq_base_swa', theta)
     if config.final_logit_softcapping:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def feed_forward_length(config):
+    """Of each layer, where those without keys have wider parts."""
+    if not (is_gemma4(config) and config.use_double_wide_mlp and config.num_kv_shared_layers):
+        return config.intermediate_size
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    ffn = config.intermediate_size
+    return [ffn] * own + [2 * ffn] * config.num_kv_shared_layers
 
 
 def rope_factors(config):

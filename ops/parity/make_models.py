@@ -52,6 +52,12 @@ GEMMA4_MOE = dict(
     num_hidden_layers=4, layer_types=['sliding_attention', 'full_attention'] * 2, sliding_window=9,
     hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=8, top_k_experts=3,
     moe_intermediate_size=48)
+# Layers with inputs of their own, and the last ones with keys of earlier ones.
+GEMMA4_SMALL = dict(
+    head_dim=16, global_head_dim=32, num_key_value_heads=1, num_hidden_layers=9, sliding_window=9,
+    layer_types=['sliding_attention', 'sliding_attention', 'full_attention'] * 3,
+    hidden_size_per_layer_input=32, vocab_size_per_layer_input=TINY['vocab_size'],
+    num_kv_shared_layers=4, use_double_wide_mlp=True, final_logit_softcapping=2.0)
 GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
               sliding_attention=dict(rope_type='default', rope_theta=1e4))
 
@@ -127,6 +133,12 @@ MODELS = {
         head_dim=16, global_head_dim=32, num_hidden_layers=7, sliding_window=9,
         hidden_size_per_layer_input=0, final_logit_softcapping=2.0)),
     'gemma4-moe': ('Gemma4TextConfig', GEMMA4_MOE),
+    'gemma4-small': ('Gemma4TextConfig', GEMMA4_SMALL),
+    'gemma4-inputs': ('Gemma4TextConfig', dict(
+        GEMMA4_SMALL, num_kv_shared_layers=0, hidden_size_per_layer_input=24)),
+    'gemma4-shared': ('Gemma4TextConfig', dict(
+        GEMMA4_SMALL, hidden_size_per_layer_input=8, use_double_wide_mlp=False,
+        global_head_dim=16, num_key_value_heads=2)),
     'gemma3-odd': ('Gemma3TextConfig', dict(head_dim=24, sliding_window=9, attention_bias=True,
                                             query_pre_attn_scalar=40, layer_types=[
                                                 'full_attention', 'sliding_attention',
@@ -375,6 +387,10 @@ INSIDE = {
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
             **VISION))),
+    'gemma4-small-inside': ('Gemma4Config', MODELS['gemma4-small'][1], dict(
+        audio_config=None, vision_config=dict(
+            num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+            **VISION))),
     'mistral3-inside': ('Mistral3Config', dict(model_type='mistral', sliding_window=None), dict(
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
@@ -419,7 +435,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope',
                'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
-               'gemma4', 'gemma4-moe',
+               'gemma4', 'gemma4-moe', 'gemma4-small', 'gemma4-shared',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
@@ -778,6 +794,9 @@ def shrink():
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
     MODELS['gemma4-moe'][1].update(num_hidden_layers=2, top_k_experts=2, layer_types=[
         'sliding_attention', 'full_attention'])
+    MODELS['gemma4-small'][1].update(
+        num_hidden_layers=4, num_kv_shared_layers=2, vocab_size_per_layer_input=32,
+        layer_types=['sliding_attention', 'full_attention'] * 2)
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
@@ -819,6 +838,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'gemma3', 'Q8_0')
     narrow_case(cases, 'gemma3-odd', torch.float16)
     narrow_case(cases, 'gemma4-moe', torch.bfloat16)
+    gguf_case(cases, 'gemma4-small', 'Q8_0')
+    narrow_case(cases, 'gemma4-small', torch.float16)
     narrow_case(cases, 'mixtral', torch.bfloat16)
     gguf_case(cases, 'qwen2-moe', 'Q8_0')
     gguf_case(cases, 'qwen3-moe', 'Q4_0')

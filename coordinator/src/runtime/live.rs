@@ -222,7 +222,7 @@ impl Live {
         self.chunk_reported(worker, key, &report);
         let earlier = self.prefill.reports.insert(key.chunk_idx, (worker, report));
         // Not every layer is told, but a chunk that is done has them all.
-        let layers = self.model.shape.layers;
+        let layers = self.model.shape.memory_layers();
         let at = self.worker(worker);
         (at.chunk_idx, at.layers_done) = (key.chunk_idx, layers);
         at.chunks_done += 1;

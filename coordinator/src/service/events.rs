@@ -27,7 +27,7 @@ impl Narrator {
     pub(super) fn new(source: Source, place: Place, coordinator: &Coordinator) -> Self {
         let cluster = coordinator.describe();
         let names = cluster.workers.into_iter().map(|worker| (worker.worker, worker.name));
-        let layers = cluster.model.map_or(0, |model| model.shape.layers);
+        let layers = cluster.model.map_or(0, |model| model.shape.memory_layers());
         Self { source, place, names: names.collect(), layers, summed_up: false }
     }
 

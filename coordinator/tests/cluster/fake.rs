@@ -190,6 +190,7 @@ impl Fake {
                 recurrent_layers: 0,
                 state_bytes: 0,
                 wide: WideHeads::NONE,
+                kv_shared_layers: 0,
             },
             kv: KvDtype::F32,
             threads: 1,

@@ -3,10 +3,10 @@
 use super::{BackendError, LayerOps};
 use crate::array::Array;
 use crate::recurrent::{Recurred, Recurrent};
-use crate::reference::{gate, recur};
+use crate::reference::{gate, gated, recur};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{LayerWeights, Linear};
+use crate::weights::{LayerInput, LayerWeights, Linear};
 
 /// Gates behind attention, and layers that remember in a state of fixed size. What is given here
 /// reads on the host what a device made; a backend that has kernels for it does better.
@@ -53,6 +53,28 @@ pub trait MixerOps: LayerOps {
         gates.array().host()?;
         attention.array().host()?;
         Ok(gate(&gates, attention))
+    }
+
+    /// The stream behind a layer, `[tokens, width]`, with what comes of the layer's own numbers,
+    /// `[tokens, inputs]`: see [`LayerInput`]. The bits of a row do not depend on those beside it.
+    fn take(
+        &self,
+        layer: &LayerWeights,
+        own: &LayerInput,
+        x: &Rows,
+        input: &Rows,
+    ) -> Result<Rows, BackendError> {
+        shapes::taking(own, x, input)?;
+        let gates = self.linear(x, &own.gate)?;
+        gates.array().host()?;
+        input.array().host()?;
+        let made = self.linear(&gated(&gates, input, layer.spec.activation), &own.up)?;
+        let mut y = self.norm(&made, &own.norm, layer.spec.norm_eps);
+        y.array().host()?;
+        x.array().host()?;
+        let scale = own.scale.unwrap_or(1.0);
+        y.data_mut().iter_mut().zip(x.data()).for_each(|(y, x)| *y = (*y + x) * scale);
+        Ok(y)
     }
 }
 

@@ -7,9 +7,9 @@ use half::bf16;
 use crate::backend::{Backend, BackendError, Op, Qkv};
 use crate::compare::{Tolerance, close, identical};
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::Angles;
+use crate::weights::{Angles, LayerInput};
 
-use super::near::{Near, close_to, given, normed};
+use super::near::{Near, close_to, gated, given, normed, sum};
 use super::plain::{Held, Look, PLAIN, Plain, PlainLayer, UNGATED, widened};
 use super::scene::Random;
 
@@ -133,7 +133,9 @@ fn check_projected(backend: &dyn Backend, layer: &PlainLayer, (start, angles): (
     let d = spec.head_dim;
     let qkv = backend.project(&layer.pack(backend), &x, (start, angles), x.rows()).expect("fits");
     let positions: Vec<u32> = (start..).take(tokens).collect();
-    assert_eq!(qkv.keys.positions, positions.repeat(spec.kv_heads));
+    let kv_heads = qkv.keys.kv_heads();
+    assert_eq!(kv_heads, if layer.borrows { 0 } else { spec.kv_heads });
+    assert_eq!(qkv.keys.positions, positions.repeat(kv_heads));
     assert_eq!((qkv.keys.k.dtype(), qkv.keys.v.dtype()), (spec.kv, spec.kv));
     let stored = match spec.kv {
         KvDtype::F32 => SUMS,
@@ -154,7 +156,7 @@ fn check_projected(backend: &dyn Backend, layer: &PlainLayer, (start, angles): (
         for (h, want) in q.chunks(d).enumerate() {
             close_to("q", qkv.q.row(h, t), want, q_stored).unwrap();
         }
-        for g in 0..spec.kv_heads {
+        for g in 0..kv_heads {
             let row = t * d..(t + 1) * d;
             let head = g * d..(g + 1) * d;
             close_to("k", &qkv.keys.k.head_f32(g)[row.clone()], &k[head.clone()], stored).unwrap();
@@ -211,6 +213,73 @@ pub fn experts_beside_a_dense_part(backend: &dyn Backend) {
         for look in sizes.into_iter().chain([nothing_behind, nothing_before, parallel]) {
             check_finish(backend, look);
             check_rows_alone(backend, look);
+        }
+    }
+}
+
+/// Queries alone, and their bits in any company, where the backend has them.
+pub fn queries_beside_keys_of_another_layer(backend: &dyn Backend) {
+    if !backend.supports(Op::SharedKeys) {
+        return;
+    }
+    for held in Held::ALL {
+        for qk_norm in [false, true] {
+            let borrowing = Look { held, qk_norm, bias: true, borrows: true, ..PLAIN };
+            let olmo = Look { olmo: true, ..borrowing };
+            let whole = Look { head_dim: 64, kv: KvDtype::Bf16, ..borrowing };
+            for look in [borrowing, olmo, whole, Look { head_dim: 20, ..borrowing }] {
+                check_project(backend, &PlainLayer::new(look), 65_536);
+                check_rows_alone(backend, look);
+                check_each_alone(backend, look);
+            }
+        }
+    }
+}
+
+fn check_each_alone(backend: &dyn Backend, look: Look) {
+    let layer = PlainLayer::new(look);
+    let (packed, x) = (layer.pack(backend), rows(1, 3, layer.width()));
+    let positions = [7, 0, 90];
+    let angles = angles(0, 3, layer.spec.head_dim); // of whatever positions
+    let each = backend.project_each(&packed, &x, &positions, &angles).expect("fits");
+    let all = backend.project(&packed, &x, (0, &angles), 3).expect("fits");
+    for (t, one) in each.iter().enumerate() {
+        assert_eq!((one.q.tokens, one.keys.kv_heads()), (1, 0));
+        identical("each", &row_bits(one, 0), &row_bits(&all, t)).unwrap();
+    }
+}
+
+/// norm(W_up (activation(W_gate x) · input)), added to the stream, and what multiplies that.
+pub fn layers_take_inputs_of_their_own(backend: &dyn Backend) {
+    let oss = Look { oss: true, ..PLAIN };
+    for look in [PLAIN, Look { gemma: true, ..PLAIN }, oss] {
+        let layer = PlainLayer::new(look);
+        let (packed, width) = (layer.pack(backend), layer.width());
+        for (held, inputs) in Held::ALL.into_iter().zip([8, 32, 41]) {
+            let random = &mut Random::new(23);
+            let of = |random: &mut Random, shape| Plain::new(random, shape, Look { held, ..PLAIN });
+            let (gate, up) = (of(random, (inputs, width)), of(random, (width, inputs)));
+            let norm: Arc<[f32]> = random.normals(width).into();
+            let (x, input) = (rows(3, 19, width), rows(4, 19, inputs));
+            for scale in [None, Some(0.3)] {
+                let (gate_of, up_of) = (gate.pack(backend), up.pack(backend));
+                let own = LayerInput { gate: gate_of, up: up_of, norm: norm.clone(), scale };
+                let y = backend.take(&packed, &own, &x, &input).expect("fits");
+                let factor = f64::from(scale.unwrap_or(1.0));
+                let row = |i: usize| -> Vec<Near> {
+                    let (x, input) = (given(x.row(i)), given(input.row(i)));
+                    let gates = gate.apply(&x).into_iter().zip(input);
+                    let gated = gates.map(|(gate, up)| gated(layer.spec.activation, gate, up));
+                    let made = up.apply(&gated.collect::<Vec<_>>());
+                    let y = sum(&x, &normed(&made, &norm, layer.spec.norm_eps.into()));
+                    y.iter().map(|y| Near::computed(factor * y.value, factor * y.slack)).collect()
+                };
+                let want: Vec<Near> = (0..19).flat_map(row).collect();
+                close_to("take", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
+                let of_last = |rows: &Rows| rows.clone().of_last(2).expect("there are some");
+                let last = backend.take(&packed, &own, &of_last(&x), &of_last(&input));
+                identical("take", last.expect("fits").data(), of_last(&y).data()).unwrap();
+            }
         }
     }
 }

@@ -110,6 +110,8 @@ pub(super) struct Look {
     pub(super) last: bool,
     /// There is no feed-forward part.
     pub(super) ends: bool,
+    /// There are no keys and values.
+    pub(super) borrows: bool,
 }
 
 pub(super) const PLAIN: Look = Look {
@@ -129,6 +131,7 @@ pub(super) const PLAIN: Look = Look {
     latent: None,
     last: false,
     ends: false,
+    borrows: false,
 };
 
 /// Every curve that stands where there is no gate.
@@ -142,6 +145,7 @@ pub(super) const UNGATED: [Ungated; 4] = [
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
     pub(super) spec: LayerSpec,
+    pub(super) borrows: bool,
     norms: Option<[Vec<f32>; 2]>,
     qk_norms: Option<[Vec<f32>; 2]>,
     scale: Option<f32>,
@@ -187,6 +191,11 @@ impl PlainLayer {
         Self::new(Look { beside: true, gemma: true, ..Self::SHARED })
     }
 
+    /// The same with queries alone.
+    pub(super) fn borrowing() -> Self {
+        Self::new(Look { borrows: true, ..Self::SHARED })
+    }
+
     /// The same with keys and values of a few numbers.
     pub(super) fn latent() -> Self {
         Self::new(Look { latent: Some(true), ..Self::SHARED })
@@ -208,9 +217,10 @@ impl PlainLayer {
         let random = &mut Random::new(17);
         let (heads, width) = (6, 72);
         let kv_heads = if look.latent.is_some() { heads } else { 2 };
+        let own_heads = if look.borrows { 0 } else { kv_heads };
         let Look { head_dim, ffn, .. } = look;
         let latent = look.latent.map(|queries| PlainLatent::new(random, (heads, look), queries));
-        let stacked = (heads + 2 * kv_heads) * head_dim;
+        let stacked = (heads + 2 * own_heads) * head_dim;
         let first = latent.as_ref().map_or(stacked, |latent| latent.first(heads * head_dim));
         let outputs = latent.as_ref().map_or(heads * head_dim, |latent| latent.outputs(heads));
         let activation = look.activation();
@@ -222,7 +232,9 @@ impl PlainLayer {
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
             // Where there is something for it to take away.
-            v_norm: (look.qk_norm && look.bias && latent.is_none()).then(|| norm(random, head_dim)),
+            v_norm: (look.qk_norm && look.bias && latent.is_none() && !look.borrows)
+                .then(|| norm(random, head_dim)),
+            borrows: look.borrows,
             norms_last: look.last,
             scale: look.beside.then_some(0.4),
             qkv: Plain::new(random, (first, width), look),
@@ -247,12 +259,14 @@ impl PlainLayer {
         LayerWeights {
             gate: None,
             recurrent: None,
+            input: None,
             spec: self.spec,
             attn_norm,
+            keys_of: self.borrows.then_some(0),
             qkv: self.qkv.pack(backend),
             latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,
-            k_norm,
+            k_norm: k_norm.filter(|_| !self.borrows),
             v_norm: self.v_norm.as_deref().map(shared),
             norms_last: self.norms_last,
             scale: self.scale,
@@ -277,7 +291,7 @@ impl PlainLayer {
             None => made,
         };
         let (q, kv) = all.split_at(spec.heads * d);
-        let (k, v) = kv.split_at(spec.kv_heads * d);
+        let (k, v) = kv.split_at(kv.len() / 2);
         let turned = |heads: &[Near], i: usize| -> Vec<Near> {
             let norm = |heads: &[Near]| -> Vec<Near> {
                 let Some(norms) = &self.qk_norms else { return heads.to_vec() };

@@ -7,7 +7,7 @@ use crate::backend::{Backend, BackendError, Op};
 use crate::latent::Latent;
 use crate::memory::{Keys, MemorySet};
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::{Beside, FeedForward, LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::{Beside, FeedForward, LayerInput, LayerWeights, Linear, Matrix, MatrixData};
 
 use super::chains::H2O;
 use super::layers::{angles, rows};
@@ -40,6 +40,8 @@ pub fn wrong_shapes_are_named(backend: &dyn Backend) {
     layer_shapes(backend);
     latent_shapes(backend);
     beside_shapes(backend);
+    borrowed_shapes(backend);
+    input_shapes(backend);
 }
 
 fn attention_shapes(backend: &dyn Backend) {
@@ -122,6 +124,52 @@ fn layer_shapes(backend: &dyn Backend) {
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };
     refused(backend.pack(torn(5), None), "pack");
     refused(backend.pack(torn(6), Some(vec![0.0; 3])), "pack");
+}
+
+fn borrowed_shapes(backend: &dyn Backend) {
+    let plain = PlainLayer::borrowing();
+    let (x, angles) = (rows(1, 3, plain.width()), angles(0, 3, plain.spec.head_dim));
+    let project = |layer: &LayerWeights| backend.project(layer, &x, (0, &angles), 3);
+    if !backend.supports(Op::SharedKeys) {
+        return refused(project(&plain.pack(backend)), "project");
+    }
+    assert!(project(&plain.pack(backend)).is_ok());
+    let changes: [fn(&mut LayerWeights); 4] = [
+        |layer| layer.k_norm = layer.q_norm.clone(),
+        |layer| layer.v_norm = layer.q_norm.clone(),
+        |layer| layer.qkv.outputs += layer.spec.head_dim,
+        |layer| layer.keys_of = None,
+    ];
+    for change in changes {
+        let mut layer = plain.pack(backend);
+        change(&mut layer);
+        refused(project(&layer), "project");
+    }
+}
+
+fn input_shapes(backend: &dyn Backend) {
+    let layer = PlainLayer::shared().pack(backend);
+    let pack = |outputs: usize, inputs: usize| {
+        let data = MatrixData::F32(vec![0.5; outputs * inputs]);
+        backend.pack(Matrix { outputs, inputs, data }, None).expect("fits")
+    };
+    let own = |[gate, up, norm]: [(usize, usize); 3]| LayerInput {
+        gate: pack(gate.0, gate.1),
+        up: pack(up.0, up.1),
+        norm: vec![1.0; norm.0].into(),
+        scale: None,
+    };
+    let (x, input) = (rows(1, 2, 6), rows(2, 2, 4));
+    let take = |own: &LayerInput, input: &Rows| backend.take(&layer, own, &x, input);
+    let good = [(4, 6), (6, 4), (6, 1)];
+    assert!(take(&own(good), &input).is_ok());
+    refused(take(&own(good), &rows(2, 1, 4)), "take");
+    refused(take(&own(good), &rows(2, 2, 5)), "take");
+    refused(take(&own([(4, 7), good[1], good[2]]), &input), "take");
+    refused(take(&own([(5, 6), good[1], good[2]]), &input), "take");
+    refused(take(&own([good[0], (6, 5), good[2]]), &input), "take");
+    refused(take(&own([good[0], (7, 4), good[2]]), &input), "take");
+    refused(take(&own([good[0], good[1], (7, 1)]), &input), "take");
 }
 
 fn latent_shapes(backend: &dyn Backend) {

@@ -32,7 +32,7 @@ pub(super) fn project_heads(
     (start, angles): (u32, &Angles),
     has_queries: bool,
 ) -> Result<Qkv, BackendError> {
-    let (spec, tokens) = (layer.spec, x.rows.rows());
+    let (spec, tokens) = (layer.projected(), x.rows.rows());
     let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
     let queries = if has_queries { tokens } else { 0 };
     let mut q = unwritten(heads * queries * head_dim);

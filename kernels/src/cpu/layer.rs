@@ -6,6 +6,7 @@ use super::exp::tanh;
 use super::feed::feed;
 use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
 use super::heads::{norms_all_heads, project_heads, project_latent, project_rows};
+use super::input::scaled;
 use super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
@@ -32,8 +33,9 @@ pub(super) fn project(
         let qkv = project_rows(place, layer, normed(layer, x), (start, angles))?;
         return qkv.of_last(queries);
     }
-    if queries == x.rows() {
-        return project_heads(place, layer, normed(layer, x), (start, angles), true);
+    if queries == x.rows() || layer.keys_of.is_some() {
+        let qkv = project_heads(place, layer, normed(layer, x), (start, angles), true)?;
+        return qkv.of_last(queries);
     }
     let Qkv { mut q, keys } =
         project_heads(place, layer, normed(layer, x), (start, angles), false)?;
@@ -62,10 +64,7 @@ pub(super) fn finish(
     shapes::finishing(layer, x, attention)?;
     let mut y = unscaled(place, layer, x, attention)?;
     if let Some(scale) = layer.scale {
-        let cols = y.cols().max(1);
-        place.crew.map(y.data_mut().chunks_mut(ROWS * cols).collect(), |rows: &mut [f32]| {
-            rows.iter_mut().for_each(|x| *x *= scale);
-        });
+        scaled(place, &mut y, scale);
     }
     Ok(y)
 }

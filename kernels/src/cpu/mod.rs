@@ -11,6 +11,7 @@ mod exp;
 mod feed;
 mod gemm;
 mod heads;
+mod input;
 mod isa;
 mod layer;
 mod lines;
@@ -43,7 +44,7 @@ use crate::select::Workers;
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::Rows;
-use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::{Angles, LayerInput, LayerWeights, Linear, Matrix, MatrixData};
 
 /// What a [`Cpu`] is made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -302,6 +303,16 @@ impl MixerOps for Cpu {
             }
         }
     }
+
+    fn take(
+        &self,
+        layer: &LayerWeights,
+        own: &LayerInput,
+        x: &Rows,
+        input: &Rows,
+    ) -> Result<Rows, BackendError> {
+        self.enter(|place| input::take(place, &layer.spec, own, [x, input]))
+    }
 }
 
 impl Backend for Cpu {
@@ -312,7 +323,7 @@ impl Backend for Cpu {
     fn supports(&self, op: Op) -> bool {
         match op {
             Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
-            Op::Layers | Op::Scales | Op::Beside | Op::Pages => true,
+            Op::Layers | Op::Scales | Op::Beside | Op::SharedKeys | Op::Pages => true,
         }
     }
 

@@ -113,6 +113,10 @@ pub(super) fn project(
     queries: usize,
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
+    if layer.keys_of.is_some() {
+        let what = "queries beside keys of another layer are projected on a processor alone";
+        return Err(BackendError::Shape { op: "project", what: what.to_owned() });
+    }
     let (shared, spec) = (&cuda.shared, &layer.spec);
     let weight = packed("project", shared, &layer.qkv)?;
     let made = SplitHeads::room(shared, spec, x.rows())?;

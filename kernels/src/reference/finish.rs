@@ -59,7 +59,10 @@ fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, Backe
         Activation::Ungated(ungated) => {
             hidden.data_mut().iter_mut().for_each(|x| *x = curved(ungated, f64::from(*x)) as f32);
         }
-        _ => hidden = gated(&hidden, activation),
+        _ => {
+            let (gate, up) = halves(&hidden);
+            hidden = gated(&gate, &up, activation);
+        }
     }
     linear("finish", &hidden, &part.down)
 }
@@ -124,17 +127,21 @@ fn add(x: &mut Rows, y: &Rows) {
     }
 }
 
-/// `[tokens, 2 ffn]`, gate first, to what the activation makes of gate and up.
-fn gated(gate_up: &Rows, activation: Activation) -> Rows {
-    let ffn = gate_up.cols() / 2;
-    let mut hidden = Rows::zeros(gate_up.rows(), ffn);
-    for i in 0..gate_up.rows() {
-        let (gate, up) = gate_up.row(i).split_at(ffn);
-        for (hidden, (&gate, &up)) in hidden.row_mut(i).iter_mut().zip(gate.iter().zip(up)) {
-            *hidden = activated(activation, gate.into(), up.into()) as f32;
-        }
-    }
-    hidden
+/// `[tokens, 2 ffn]` as gate and up.
+fn halves(gate_up: &Rows) -> (Rows, Rows) {
+    let (rows, ffn) = (gate_up.rows(), gate_up.cols() / 2);
+    let half = |first: usize| {
+        let half = (0..rows).flat_map(|i| &gate_up.row(i)[first..first + ffn]);
+        Rows::from_vec(rows, ffn, half.copied().collect())
+    };
+    (half(0), half(ffn))
+}
+
+/// What the activation makes of gate and up, of one shape.
+pub(crate) fn gated(gate: &Rows, up: &Rows, activation: Activation) -> Rows {
+    let each = gate.data().iter().zip(up.data());
+    let hidden = each.map(|(&gate, &up)| activated(activation, gate.into(), up.into()) as f32);
+    Rows::from_vec(gate.rows(), gate.cols(), hidden.collect())
 }
 
 fn activated(activation: Activation, x: f64, up: f64) -> f64 {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use self::finish::curved;
+pub(crate) use self::finish::gated;
 pub(crate) use self::recur::{gate, recur};
 
 use crate::array::Array;
@@ -110,7 +111,7 @@ impl Backend for Reference {
     fn supports(&self, op: Op) -> bool {
         match op {
             Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
-            Op::Layers | Op::Scales | Op::Beside | Op::Pages => true,
+            Op::Layers | Op::Scales | Op::Beside | Op::SharedKeys | Op::Pages => true,
         }
     }
 }

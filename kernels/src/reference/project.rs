@@ -20,7 +20,7 @@ pub(super) fn project(
     queries: usize,
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
-    let spec = layer.spec;
+    let spec = layer.projected();
     let (h, g, tokens) = (spec.heads, spec.kv_heads, x.rows());
     let normed = layer.attn_norm.as_ref().map(|weight| norm(x, weight, spec.norm_eps));
     let mut qkv = linear("project", normed.as_ref().unwrap_or(x), &layer.qkv)?;

@@ -4,7 +4,7 @@ use super::{Checked, ensure, linear, same};
 use crate::array::Array;
 use crate::recurrent::{Recurrent, Rule};
 use crate::tensor::Rows;
-use crate::weights::{LayerSpec, LayerWeights};
+use crate::weights::{LayerInput, LayerSpec, LayerWeights};
 
 /// `x` before a recurrent layer.
 pub(crate) fn mixing(layer: &LayerWeights, x: &Rows) -> Checked {
@@ -66,6 +66,25 @@ pub(crate) fn recurrent(recurrent: &Recurrent) -> Checked {
             shared(OP, scan.outputs(), "groups of the norm", norm.groups)
         }
     }
+}
+
+/// A layer of queries alone.
+pub(crate) fn borrowing(layer: &LayerWeights) -> Checked {
+    const OP: &str = "project";
+    let of_keys = layer.latent.is_some() || layer.k_norm.is_some() || layer.v_norm.is_some();
+    ensure(OP, !of_keys, || "something is done to keys of another layer".to_owned())?;
+    same(OP, "qkv.outputs", layer.qkv.outputs, layer.spec.heads * layer.spec.head_dim)
+}
+
+/// `x` and the layer's own numbers, of the same tokens.
+pub(crate) fn taking(own: &LayerInput, x: &Rows, input: &Rows) -> Checked {
+    const OP: &str = "take";
+    same(OP, "input.rows", input.rows(), x.rows())?;
+    linear(OP, x, &own.gate)?;
+    same(OP, "input.cols", input.cols(), own.gate.outputs)?;
+    linear(OP, input, &own.up)?;
+    same(OP, "up.outputs", own.up.outputs, x.cols())?;
+    same(OP, "norm", own.norm.len(), x.cols())
 }
 
 /// `heads` of which equally many belong to each of `groups`.

@@ -38,6 +38,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
     let embed = weights.linear(VOCAB as usize, WIDTH, 1.0);
     let mut layers: Vec<_> = (0..LAYERS).map(|_| weights.layer()).collect();
@@ -61,6 +62,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         scale: 1.0 / (HEAD_DIM as f32).sqrt(),
         softcap: None,
         logits_softcap: None,
+        inputs: None,
         norm_eps: 1e-6,
         kv: KvDtype::Bf16,
         shape,
@@ -94,6 +96,8 @@ impl Weights {
             q_norm: None,
             k_norm: None,
             v_norm: None,
+            keys_of: None,
+            input: None,
             norms_last: false,
             sinks: None,
             out: self.linear(WIDTH, HEADS * HEAD_DIM, 0.5),

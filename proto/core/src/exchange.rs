@@ -69,17 +69,17 @@ impl Exchange {
     /// Checks what is asked for against the model.
     ///
     /// # Errors
-    /// `stay` for a model of which some layer has no keys that could stay.
+    /// `stay` for a model of which some layer has no keys of its own that could stay.
     pub fn validate(self, shape: &ModelShape) -> Result<(), Refusal> {
-        if self != Self::Stay || shape.recurrent_layers == 0 {
-            return Ok(());
-        }
-        let bound = format!(
-            "auto or move: {} layers of this model remember in a state, which goes from chunk \
-             to chunk",
-            shape.recurrent_layers
-        );
-        Err(Refusal::new("exchange", self, bound))
+        let why = match (shape.recurrent_layers, shape.kv_shared_layers) {
+            _ if self != Self::Stay => return Ok(()),
+            (0, 0) => return Ok(()),
+            (0, some) => format!("{some} layers of this model attend to keys of earlier layers"),
+            (some, _) => format!(
+                "{some} layers of this model remember in a state, which goes from chunk to chunk"
+            ),
+        };
+        Err(Refusal::new("exchange", self, format!("auto or move: {why}")))
     }
 
     /// What a request does: `None` where memory sets are handed from chunk to chunk, otherwise
@@ -89,7 +89,9 @@ impl Exchange {
     /// A policy without a bound always keeps its keys in shards. For one with a bound, `auto`
     /// compares a hand-off of the whole budget with one holder's share of the two rounds. Where a
     /// layer remembers in a state, memory sets are handed on under any policy: a state is of all
-    /// tokens before it and has to go from chunk to chunk, and so may the keys beside it.
+    /// tokens before it and has to go from chunk to chunk, and so may the keys beside it. They are
+    /// handed on too where layers attend to keys of earlier ones, which holders would be asked for
+    /// again by each, after they had given some of them up.
     pub fn resolve(
         self,
         policy: &MemoryPolicy,
@@ -97,7 +99,7 @@ impl Exchange {
         model: (&ModelShape, KvDtype),
         wire: WireDtype,
     ) -> Option<Carry> {
-        if model.0.recurrent_layers > 0 {
+        if model.0.recurrent_layers > 0 || model.0.kv_shared_layers > 0 {
             return None;
         }
         let Some(budget_tokens) = policy.budget_tokens() else {
@@ -234,6 +236,7 @@ mod tests {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
 
     #[test]
@@ -259,17 +262,20 @@ mod tests {
     }
 
     #[test]
-    fn states_are_handed_on_and_so_are_the_keys_beside_them() {
-        let shape = ModelShape { recurrent_layers: 1, state_bytes: 96, ..SHAPE };
-        for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(10_000, 16, 16)] {
-            for exchange in [Exchange::Move, Exchange::Auto] {
-                let model = (&shape, KvDtype::Bf16);
-                assert_eq!(exchange.resolve(&policy, 64, model, WireDtype::F32), None);
-                assert_eq!(exchange.validate(&shape), Ok(()));
+    fn states_and_shared_keys_are_handed_on_and_so_are_the_keys_beside_them() {
+        let check = |shape: ModelShape| {
+            for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(10_000, 16, 16)] {
+                for exchange in [Exchange::Move, Exchange::Auto] {
+                    let model = (&shape, KvDtype::Bf16);
+                    assert_eq!(exchange.resolve(&policy, 64, model, WireDtype::F32), None);
+                    assert_eq!(exchange.validate(&shape), Ok(()));
+                }
             }
-        }
-        let refusal = Exchange::Stay.validate(&shape).unwrap_err();
-        assert!(refusal.to_string().starts_with("exchange = stay: must be auto or move: 1 layers"));
+            let refusal = Exchange::Stay.validate(&shape).unwrap_err().to_string();
+            assert!(refusal.starts_with("exchange = stay: must be auto or move: 1 layers"));
+        };
+        check(ModelShape { recurrent_layers: 1, state_bytes: 96, ..SHAPE });
+        check(ModelShape { kv_shared_layers: 1, ..SHAPE });
         assert_eq!(Exchange::Stay.validate(&SHAPE), Ok(()));
     }
 

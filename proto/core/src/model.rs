@@ -27,6 +27,9 @@ pub struct ModelShape {
     pub state_bytes: u64,
     /// Layers whose heads are of another shape.
     pub wide: WideHeads,
+    /// So many layers, behind all others, attend to keys of earlier ones and remember nothing
+    /// themselves (Google 2025, Gemma 3n); fewer than have keys.
+    pub kv_shared_layers: u32,
 }
 
 /// Some layers of a model have as many query heads, but other KV heads than the rest, of more
@@ -79,9 +82,14 @@ impl ModelShape {
         self.heads / self.kv_heads
     }
 
-    /// Layers that have keys.
+    /// Layers that remember something, all before those that do not.
+    pub const fn memory_layers(&self) -> u32 {
+        self.layers - self.kv_shared_layers
+    }
+
+    /// Layers that have keys of their own.
     pub const fn kv_layers(&self) -> u32 {
-        self.layers - self.recurrent_layers
+        self.memory_layers() - self.recurrent_layers
     }
 
     /// Bytes of K and V of `tokens` remembered keys over all layers and KV heads.
@@ -106,6 +114,8 @@ impl ModelShape {
         Refusal::unless_within("head_dim", self.head_dim, 2, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("ffn", self.ffn, 1, limits::WIDTH_MAX)?;
         Refusal::unless_within("recurrent_layers", self.recurrent_layers, 0, self.layers - 1)?;
+        let most = self.layers - self.recurrent_layers - 1;
+        Refusal::unless_within("kv_shared_layers", self.kv_shared_layers, 0, most)?;
         let most = if self.recurrent_layers == 0 { 0 } else { limits::STATE_BYTES_MAX };
         Refusal::unless_within("state_bytes", self.state_bytes, 0, most)?;
         if !self.heads.is_multiple_of(self.kv_heads) {
@@ -152,6 +162,7 @@ mod tests {
             recurrent_layers: 0,
             state_bytes: 0,
             wide: WideHeads::NONE,
+            kv_shared_layers: 0,
         };
         assert_eq!(good.validate(), Ok(()));
         assert_eq!(good.group(), 2);
@@ -163,6 +174,12 @@ mod tests {
         check(ModelShape { kv_heads: 0, ..good.clone() }, "kv_heads");
         check(ModelShape { head_dim: 7, ..good.clone() }, "head_dim");
         check(ModelShape { vocab: 0, ..good.clone() }, "vocab");
+        let sharing = ModelShape { kv_shared_layers: 4, ..good.clone() };
+        assert_eq!(sharing.validate(), Ok(()));
+        assert_eq!((sharing.memory_layers(), sharing.kv_layers()), (2, 2));
+        assert_eq!(sharing.kv_bytes(10, KvDtype::Bf16), 2 * 2 * 2 * 64 * 10 * 2);
+        check(ModelShape { kv_shared_layers: 6, ..good.clone() }, "kv_shared_layers");
+        check(ModelShape { recurrent_layers: 2, ..sharing }, "kv_shared_layers");
         let wide = WideHeads { layers: 2, kv_heads: 1, head_dim: 128 };
         let with = |wide| ModelShape { wide, ..good.clone() };
         assert_eq!(with(wide).validate(), Ok(()));

@@ -195,6 +195,7 @@ mod tests {
             recurrent_layers: 0,
             state_bytes: 0,
             wide: WideHeads::NONE,
+            kv_shared_layers: 0,
         };
         let grid = ChunkGrid::new(345, 10).unwrap();
         let check = |state_bytes: u64, tokens: u32, want: &[u32]| {

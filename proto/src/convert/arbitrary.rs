@@ -211,6 +211,7 @@ pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
             (recurrent, state_bytes),
         )| ModelShape {
             wide: wide(layers - recurrent % layers, kv_heads * group, 2 * half),
+            kv_shared_layers: (layers - recurrent % layers - 1) / 2,
             vocab,
             layers,
             width,
@@ -267,6 +268,7 @@ pub(crate) fn example_info() -> WorkerInfo {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
     WorkerInfo {
         peer: Peer("local://w0".into()),

@@ -49,7 +49,7 @@ macro_rules! as_shape {
     ($shape:expr, $from:path => $to:path, $as:expr) => {
         as_shape!($shape, $from => $to, $as, {
             vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, recurrent_layers,
-            state_bytes,
+            state_bytes, kv_shared_layers,
         })
     };
 }

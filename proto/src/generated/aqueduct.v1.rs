@@ -200,6 +200,10 @@ pub struct ModelShape {
     /// Layers with as many query heads but other KV heads than the rest; absent where there are none.
     #[prost(message, optional, tag = "11")]
     pub wide: ::core::option::Option<WideHeads>,
+    /// So many layers, behind all others, attend to keys of earlier ones and remember nothing
+    /// themselves.
+    #[prost(uint32, tag = "12")]
+    pub kv_shared_layers: u32,
 }
 /// Heads of some layers of a model.
 #[derive(serde::Serialize)]

@@ -115,16 +115,21 @@ pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, Engin
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         if let Some(recurrent) = &layer.recurrent {
             let outputs = batch.recur((idx, layer), recurrent);
-            batch.finish(layer, outputs);
+            batch.finish((idx, layer), outputs);
             continue;
         }
         let mut qkvs = batch.project((idx, layer));
+        if let Some(lender) = layer.keys_of {
+            let outputs = seat::borrow(model, (idx, layer), lender, &mut batch.sets, &qkvs);
+            batch.finish((idx, layer), outputs);
+            continue;
+        }
         let of_shards = qkvs.split_off(batch.sets.len());
         let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));
         let asked = asked.collect(); // holders are at work while this node is
         let mut outputs = seat::attend(model, (idx, layer), &mut batch.sets, qkvs);
         outputs.extend(seat::collect(&mut batch.shards, asked));
-        batch.finish(layer, outputs);
+        batch.finish((idx, layer), outputs);
     }
     batch.remember();
     batch.logits()

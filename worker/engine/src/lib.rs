@@ -6,6 +6,7 @@
 
 pub mod decode;
 pub mod error;
+pub mod inputs;
 pub mod load;
 pub mod model;
 pub mod port;
@@ -17,6 +18,7 @@ pub mod shards;
 
 pub use decode::{Remembered, Sequence, Turn, decode};
 pub use error::{EngineError, LoadError, PortError};
+pub use inputs::TokenInputs;
 pub use load::{LoadOptions, LoadProgress, WeightDtype};
 pub use model::{Hurry, Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};

@@ -9,6 +9,7 @@ use aqueduct_kernels::{
 };
 
 use crate::error::EngineError;
+use crate::inputs::{LayerInputs, TokenInputs};
 use crate::prefill::Block;
 use crate::rope::{Rope, Temperature};
 
@@ -42,6 +43,8 @@ pub struct ModelParts {
     pub softcap: Option<f32>,
     /// The same of the logits of tokens.
     pub logits_softcap: Option<f32>,
+    /// Where layers take inputs of their own: what these are made of.
+    pub inputs: Option<TokenInputs>,
     /// Added to the mean square in RMS norms.
     pub norm_eps: f32,
     /// How keys and values are stored.
@@ -88,13 +91,35 @@ fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
             (kv_heads, head_dim) == (of_heads as usize, of_dim as usize)
         };
         let is_wide = layer.recurrent.is_none() && is(shape.wide.kv_heads, shape.wide.head_dim);
-        wide += u32::from(is_wide);
+        wide += u32::from(is_wide && layer.keys_of.is_none());
         if heads != shape.heads as usize || !(is_wide || is(shape.kv_heads, shape.head_dim)) {
             let seen = format!("{heads}, {kv_heads} of keys, of {head_dim}");
             return Err(Refusal::new(format!("layers[{idx}].heads"), seen, "the shape's"));
         }
     }
     Refusal::unless_within("wide.layers", wide, shape.wide.layers, shape.wide.layers).map(drop)
+}
+
+/// Layers without keys of their own are the last ones, as many as the shape says, and each attends
+/// to keys of an earlier one that has some, of the same heads.
+fn check_lenders(parts: &ModelParts) -> Result<(), Refusal> {
+    let first = parts.shape.memory_layers() as usize;
+    for (idx, layer) in parts.layers.iter().enumerate() {
+        let lends = |lender: &LayerWeights| {
+            let heads = |layer: &LayerWeights| (layer.spec.kv_heads, layer.spec.head_dim);
+            lender.recurrent.is_none() && heads(lender) == heads(layer)
+        };
+        let fits = match layer.keys_of {
+            None => idx < first,
+            Some(lender) => idx >= first && parts.layers[..first].get(lender).is_some_and(lends),
+        };
+        if !fits || (layer.keys_of.is_some() && layer.recurrent.is_some()) {
+            let bound = format!("a layer with such keys before {first}, from that one on");
+            let seen = format!("{:?}", layer.keys_of);
+            return Err(Refusal::new(format!("layers[{idx}].keys_of"), seen, bound));
+        }
+    }
+    Ok(())
 }
 
 /// As long as it lives, what its thread computes goes first.
@@ -145,6 +170,14 @@ impl Model {
         let state_bytes = (states * size_of::<f32>()) as u64;
         Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
         check_heads(&parts)?;
+        check_lenders(&parts)?;
+        match &parts.inputs {
+            Some(inputs) => inputs.check(shape.vocab, shape.width, &parts.layers)?,
+            None => {
+                let takers = parts.layers.iter().filter(|layer| layer.input.is_some()).count();
+                same("layers with inputs of their own", takers, 0)?;
+            }
+        }
         let (mut rope_layers, mut rope_of) = (Vec::<usize>::new(), Vec::new());
         let head_dim = |layer: usize| parts.layers[layer].spec.head_dim;
         for (idx, rope) in parts.ropes.iter().enumerate() {
@@ -200,6 +233,17 @@ impl Model {
         self.parts.layers.len()
     }
 
+    /// Layers that remember something: all before those that attend to keys of earlier ones. There
+    /// is a memory set for each, and a port is asked for no other.
+    pub fn memory_layers(&self) -> usize {
+        self.parts.shape.memory_layers() as usize
+    }
+
+    /// The first layer to whose keys a later one attends, if there are such.
+    pub(crate) fn first_lender(&self) -> Option<usize> {
+        self.parts.layers.iter().filter_map(|layer| layer.keys_of).min()
+    }
+
     /// Heads and constants of layer `idx`, if there is such a layer.
     pub fn spec_of(&self, idx: usize) -> Option<LayerSpec> {
         self.parts.layers.get(idx).map(|layer| layer.spec)
@@ -224,7 +268,9 @@ impl Model {
     /// its tokens go through.
     pub fn weight_bytes(&self) -> u64 {
         let layer = |layer: &LayerWeights| layer.bytes_of_one_token() as u64;
-        self.parts.layers.iter().map(layer).sum::<u64>() + self.parts.head.bytes as u64
+        let inputs = self.parts.inputs.as_ref().map_or(0, |inputs| inputs.projection.bytes);
+        let layers = self.parts.layers.iter().map(layer).sum::<u64>();
+        layers + (self.parts.head.bytes + inputs) as u64
     }
 
     /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.
@@ -269,7 +315,8 @@ impl Model {
 
     /// Bytes that one token's keys and values take in all layers that have keys.
     pub fn token_bytes(&self) -> u64 {
-        let layers = self.parts.layers.iter().filter(|layer| layer.recurrent.is_none());
+        let has_keys = |layer: &&LayerWeights| layer.recurrent.is_none() && layer.keys_of.is_none();
+        let layers = self.parts.layers.iter().filter(has_keys);
         let elements = layers.map(|layer| layer.spec.kv_heads * layer.spec.head_dim).sum::<usize>();
         2 * (elements * self.parts.kv.bytes()) as u64
     }
@@ -296,6 +343,16 @@ impl Model {
         Ok(parts.backend.embed(&parts.embed, tokens, parts.embed_scale)?)
     }
 
+    /// What layers take of `tokens`, whose embedding is `x`, where they take anything.
+    pub(crate) fn inputs(
+        &self,
+        tokens: &[TokenId],
+        x: &Rows,
+    ) -> Result<Option<LayerInputs>, EngineError> {
+        let inputs = self.parts.inputs.as_ref();
+        inputs.map(|inputs| inputs.of(self.backend(), tokens, x)).transpose()
+    }
+
     /// Refuses token `idx` of a block if it is outside the vocabulary.
     pub(crate) fn check_token(&self, idx: usize, token: TokenId) -> Result<(), Refusal> {
         let vocab = self.parts.shape.vocab;
@@ -308,13 +365,20 @@ impl Model {
         }
     }
 
-    /// Refuses shards where some layers have a state, which one chunk has to give to the next.
+    /// Refuses shards where some layers have a state, which one chunk has to give to the next, or
+    /// attend to keys of earlier ones.
     ///
     /// # Errors
     /// There are such layers.
     pub fn check_shards(&self) -> Result<(), Refusal> {
-        let layers = self.parts.shape.recurrent_layers;
-        Refusal::unless_within("recurrent_layers where keys are in shards", layers, 0, 0).map(drop)
+        let ModelShape { recurrent_layers, kv_shared_layers, .. } = self.parts.shape;
+        for (name, layers) in
+            [("recurrent_layers", recurrent_layers), ("kv_shared_layers", kv_shared_layers)]
+        {
+            let field = format!("{name} where keys are in shards");
+            Refusal::unless_within(&field, layers, 0, 0)?;
+        }
+        Ok(())
     }
 
     /// `[rows, vocab]` from the last layer's `[rows, width]`.

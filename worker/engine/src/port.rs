@@ -10,8 +10,8 @@ use crate::model::Model;
 
 /// Where the memory of the past comes from and where that of the future goes.
 ///
-/// Per block, `take` and `give` are called once for each layer, layers ascending, `take(j)`
-/// before `give(j)`. Both may block and must have a deadline.
+/// Per block, `take` and `give` are called once for each layer that remembers something, layers
+/// ascending, `take(j)` before `give(j)`; the last layers may be given once all are taken. Both may block and must have a deadline.
 pub trait MemoryPort {
     /// Whether `take(layer)` would not wait. Asked before it, so that nothing is computed apart
     /// that could be computed in one pass; the answer changes no result.
@@ -52,13 +52,13 @@ impl LocalPort {
     /// A sequence that has seen nothing.
     pub fn empty(model: &Model) -> Self {
         let nothing = |layer| Arc::new(model.empty_memory(layer));
-        Self::resume((0..model.layers()).map(nothing).collect(), model)
+        Self::resume((0..model.memory_layers()).map(nothing).collect(), model)
     }
 
     /// A sequence that has seen nothing and remembers in pages of `pool`.
     pub fn empty_in(pool: &Pool, model: &Model) -> Self {
         let nothing = |layer| Arc::new(model.empty_memory_in(layer, Some(pool)));
-        Self::resume((0..model.layers()).map(nothing).collect(), model)
+        Self::resume((0..model.memory_layers()).map(nothing).collect(), model)
     }
 
     /// A sequence that goes on from `layers`.
@@ -67,7 +67,7 @@ impl LocalPort {
         Self { layers, nothing, looks: None, is_kept: false }
     }
 
-    /// The memory of every layer.
+    /// The memory of every layer that has one.
     pub fn layers(&self) -> &[Arc<MemorySet>] {
         &self.layers
     }

@@ -10,12 +10,13 @@ use aqueduct_core::work::{MergeAudit, RetainedMass};
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    Angles, Array, Attended, AttentionState, Heads, LayerWeights, Leaves, MemorySet, Queries,
+    Angles, Array, Attended, AttentionState, Heads, Keys, LayerWeights, Leaves, MemorySet, Queries,
     Ranking, Recurrent, Rows, Scope, Selected, Selection,
 };
 
 use crate::error::EngineError;
-use crate::model::Model;
+use crate::inputs::LayerInputs;
+use crate::model::{LayerAngles, Model};
 use crate::port::{MemoryPort, beside};
 
 /// Consecutive tokens, and where they stand.
@@ -29,8 +30,8 @@ pub struct Block<'a> {
     pub leaves: Leaves,
 }
 
-/// Where every key is kept and only the last token's hidden state is wanted, so many of the block's
-/// last rows attend in the last layer: enough that every backend computes them as it computes many,
+/// Where nothing but the last token's hidden state is wanted, so many of the block's last rows
+/// attend in the last layer if every key is kept, and in all that keep none: enough that every backend computes them as it computes many,
 /// so that the bits are those which they have among all.
 const LAST_ROWS: usize = 64;
 
@@ -79,22 +80,52 @@ pub fn prefill(
     want: Want,
 ) -> Result<Prefilled, EngineError> {
     let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
-    let angles = model.angles(block);
     let mut x = model.embed(block.tokens)?;
-    let mut retained = Vec::with_capacity(model.layers());
+    let inputs = model.inputs(block.tokens, &x)?;
+    let first_lender = model.first_lender().filter(|_| want != Want::Memory);
+    let (angles, lent) = (model.angles(block), Vec::new());
+    let no_mass = || Array::from(vec![0.0; 2]);
+    let retained = (0..model.layers()).map(|_| no_mass()).collect();
+    let mut spine = Spine { step, angles, inputs, first_lender, lent, retained, port };
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let want = step.want_of(idx, want);
-        let (next, sums) = match &layer.recurrent {
-            Some(recurrent) => {
-                let next = step.recur((idx, layer), (recurrent, want), x, port)?;
-                (next, Array::from(vec![0.0; 2])) // there is no mass
-            }
-            None => step.through((idx, layer), (angles.of(idx), want), x, port)?,
+        let outputs = spine.step.outputs(idx, want);
+        if layer.keys_of.is_some() && outputs == 0 {
+            break; // nothing comes of the others either
+        }
+        let output = match (&layer.recurrent, layer.keys_of) {
+            (_, Some(lender)) => spine.borrow((idx, layer), lender, &x, outputs)?,
+            (Some(recurrent), _) => spine.recur((idx, layer), recurrent, &x, outputs)?,
+            (None, None) => spine.through((idx, layer), &x, outputs)?,
         };
-        retained.push(sums);
-        x = next;
+        let Spine { step, inputs, port, .. } = &mut spine;
+        x = beside(*port, || step.finish((idx, layer), inputs.as_ref(), x, output))?;
     }
-    Ok(Prefilled { hidden: x, retained, audits: Vec::new() })
+    spine.give_lent()?;
+    Ok(Prefilled { hidden: x, retained: spine.retained, audits: Vec::new() })
+}
+
+/// A block under way.
+struct Spine<'a, 'p> {
+    step: Step<'a>,
+    angles: LayerAngles<'a>,
+    inputs: Option<LayerInputs>,
+    /// The first layer to whose keys a later one will attend.
+    first_lender: Option<usize>,
+    /// What layers from that one on have seen, ascending. It is selected from in the end: a copy
+    /// for later layers would take as much memory again.
+    lent: Vec<Lent>,
+    /// See [`Prefilled::retained`].
+    retained: Vec<Array<f64>>,
+    port: &'p mut dyn MemoryPort,
+}
+
+/// What a layer's rows have seen and spent.
+struct Lent {
+    layer: usize,
+    past: Arc<MemorySet>,
+    own: Keys,
+    past_mass: Array<f32>,
+    own_mass: Array<f32>,
 }
 
 /// What every layer of one block shares.
@@ -130,18 +161,16 @@ impl<'a> Step<'a> {
         self.model.queries(idx, q, self.end() - q.tokens as u32)
     }
 
-    /// Which of its hidden states anything comes of in layer `idx`, where the caller has a use for
-    /// these of the last one.
-    pub(crate) fn want_of(&self, idx: usize, want: Want) -> Want {
-        if idx + 1 == self.model.layers() { want } else { Want::All }
-    }
-
-    /// How many of the last hidden states that is.
-    pub(crate) fn outputs(&self, want: Want) -> usize {
+    /// Of how many of the last hidden states behind layer `idx` anything comes, where the caller has
+    /// a use for these of the last layer. All of them are needed up to the last layer that
+    /// remembers something, and few from there on.
+    pub(crate) fn outputs(&self, idx: usize, want: Want) -> usize {
         match want {
-            Want::Memory => 0,
-            Want::Last => 1,
+            _ if idx + 1 < self.model.memory_layers() => self.tokens,
             Want::All => self.tokens,
+            Want::Memory => 0,
+            Want::Last if idx + 1 == self.model.layers() => 1,
+            Want::Last => self.tokens.min(LAST_ROWS),
         }
     }
 
@@ -152,73 +181,25 @@ impl<'a> Step<'a> {
         layer: &LayerWeights,
         x: &Rows,
         angles: &Angles,
-        want: Want,
+        outputs: usize,
     ) -> Result<Qkv, EngineError> {
-        let queries = match want {
-            Want::Memory if self.selection.keep_all => 0,
-            Want::Last if self.selection.keep_all => self.tokens.min(LAST_ROWS),
+        let queries = match outputs {
+            0 if self.selection.keep_all => 0,
+            some if self.selection.keep_all => some.max(LAST_ROWS).min(self.tokens),
             _ => self.tokens,
         };
         Ok(self.model.backend().project(layer, x, (self.start, angles), queries)?)
-    }
-
-    /// A layer with keys: the rows behind it, and [`Selected::retained`].
-    fn through(
-        &self,
-        (idx, layer): (usize, &LayerWeights),
-        (angles, want): (&Angles, Want),
-        x: Rows,
-        port: &mut dyn MemoryPort,
-    ) -> Result<(Rows, Array<f64>), EngineError> {
-        let qkv = beside(port, || self.project(layer, &x, angles, want))?;
-        let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
-            true => None,
-            // While the past is still on its way.
-            false => Some(beside(port, || self.attend_own(idx, &qkv))?),
-        };
-        let past = port.take(idx)?; // the previous chunk's memory set
-        let attended = beside(port, || self.attend((idx, layer), (&qkv, want), &past, own))?;
-        let selected = self.select(past, &qkv, &attended)?;
-        port.give(idx, Arc::new(selected.memory))?;
-        let x = beside(port, || self.finish(layer, x, attended.output))?;
-        Ok((x, selected.retained))
-    }
-
-    /// A layer with a state: the rows behind it.
-    fn recur(
-        &self,
-        (idx, layer): (usize, &LayerWeights),
-        (recurrent, want): (&Recurrent, Want),
-        x: Rows,
-        port: &mut dyn MemoryPort,
-    ) -> Result<Rows, EngineError> {
-        let backend = self.model.backend();
-        let columns = beside(port, || backend.mix(layer, &x))?;
-        let mut memory = port.take(idx)?;
-        let state = std::mem::take(&mut Arc::make_mut(&mut memory).state);
-        let recurred = beside(port, || {
-            let recurred = backend.recur(recurrent, &columns, state)?;
-            Ok::<_, EngineError>((recurred.state, recurred.output.of_last(self.outputs(want))?))
-        });
-        drop(columns); // large, and of no use to what follows
-        let (state, output) = recurred?;
-        let set = Arc::make_mut(&mut memory);
-        (set.state, set.end) = (state, self.end());
-        port.give(idx, memory)?;
-        beside(port, || self.finish(layer, x, output))
     }
 
     /// Past and own keys, with masses unless every key is kept anyway.
     pub(crate) fn scope<'s>(
         &'s self,
         layer: &'s LayerWeights,
-        past: &'s MemorySet,
-        qkv: &'s Qkv,
-        want: Want,
+        (past, own): (&'s Keys, &'s Keys),
+        outputs: usize,
     ) -> Scope<'s> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
-        let (past, own, leaves) = (&past.keys, &qkv.keys, self.leaves);
-        let (sinks, outputs) = (layer.sinks.as_ref(), self.outputs(want));
+        let (sinks, leaves) = (layer.sinks.as_ref(), self.leaves);
         // A gate multiplies what is not rounded yet.
         let rounded = layer.out.rounds && layer.gate.is_none();
         Scope { past, leaves, own, row_weights, sinks, outputs, rounded }
@@ -232,40 +213,132 @@ impl<'a> Step<'a> {
     fn attend(
         &self,
         (idx, layer): (usize, &LayerWeights),
-        (qkv, want): (&Qkv, Want),
+        (qkv, outputs): (&Qkv, usize),
         past: &MemorySet,
         own: Option<AttentionState>,
     ) -> Result<Attended, EngineError> {
         let (backend, queries) = (self.model.backend(), self.queries(idx, &qkv.q));
-        let scope = self.scope(layer, past, qkv, want);
+        let scope = self.scope(layer, (&past.keys, &qkv.keys), outputs);
         Ok(match own {
             None => backend.attend_all(queries, scope)?,
             Some(own) => backend.attend_rest(queries, scope, &own)?,
         })
     }
 
-    pub(crate) fn select(
-        &self,
-        past: Arc<MemorySet>,
-        qkv: &Qkv,
-        attended: &Attended,
-    ) -> Result<Selected, EngineError> {
-        let masses = (&attended.past_mass, &attended.own_mass);
-        Ok(self.model.backend().select(past, &qkv.keys, masses, &self.selection)?)
+    fn select(&self, seen: Lent) -> Result<Selected, EngineError> {
+        let Lent { past, own, past_mass, own_mass, .. } = seen;
+        let masses = (&past_mass, &own_mass);
+        Ok(self.model.backend().select(past, &own, masses, &self.selection)?)
     }
 
-    /// The rest of the layer, of the last tokens, whose rows of attention these are.
+    /// The rest of layer `idx`, of the last tokens, whose rows of attention these are.
     pub(crate) fn finish(
         &self,
-        layer: &LayerWeights,
+        (idx, layer): (usize, &LayerWeights),
+        inputs: Option<&LayerInputs>,
         x: Rows,
         output: Rows,
     ) -> Result<Rows, EngineError> {
         let (backend, x) = (self.model.backend(), x.of_last(output.rows())?);
-        match x.rows() {
-            0 => Ok(x),
-            _ => Ok(backend.finish(layer, &x, &backend.gate(layer, &x, output)?)?),
+        if x.rows() == 0 {
+            return Ok(x);
         }
+        let y = backend.finish(layer, &x, &backend.gate(layer, &x, output)?)?;
+        match (&layer.input, inputs) {
+            (Some(own), Some(inputs)) => {
+                Ok(backend.take(layer, own, &y, &inputs.of_last(idx, y.rows()))?)
+            }
+            _ => Ok(y),
+        }
+    }
+}
+
+impl Spine<'_, '_> {
+    /// A layer with keys: what attention gives, of its last `outputs` rows.
+    fn through(
+        &mut self,
+        (idx, layer): (usize, &LayerWeights),
+        x: &Rows,
+        outputs: usize,
+    ) -> Result<Rows, EngineError> {
+        let Self { step, port, .. } = self;
+        let angles = self.angles.of(idx);
+        let qkv = beside(*port, || step.project(layer, x, angles, outputs))?;
+        let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
+            true => None,
+            // While the past is still on its way.
+            false => Some(beside(*port, || step.attend_own(idx, &qkv))?),
+        };
+        let past = port.take(idx)?; // the previous chunk's memory set
+        let Attended { output, past_mass, own_mass } =
+            beside(*port, || step.attend((idx, layer), (&qkv, outputs), &past, own))?;
+        let seen = Lent { layer: idx, past, own: qkv.keys, past_mass, own_mass };
+        match self.first_lender {
+            Some(first) if idx >= first => self.lent.push(seen),
+            _ => self.give(seen)?,
+        }
+        Ok(output)
+    }
+
+    /// What a layer remembers after the block, of what it has seen.
+    fn give(&mut self, seen: Lent) -> Result<(), EngineError> {
+        let layer = seen.layer;
+        let Selected { memory, retained } = self.step.select(seen)?;
+        self.retained[layer] = retained;
+        Ok(self.port.give(layer, Arc::new(memory))?)
+    }
+
+    /// The same of all that have waited.
+    fn give_lent(&mut self) -> Result<(), EngineError> {
+        std::mem::take(&mut self.lent).into_iter().try_for_each(|seen| self.give(seen))
+    }
+
+    /// A layer that attends to what an earlier one has seen, with its last rows, which are all that
+    /// there are: what attention gives.
+    fn borrow(
+        &mut self,
+        (idx, layer): (usize, &LayerWeights),
+        lender: usize,
+        x: &Rows,
+        outputs: usize,
+    ) -> Result<Rows, EngineError> {
+        let Self { step, port, .. } = self;
+        let seen = self.lent.iter().find(|seen| seen.layer == lender);
+        let Lent { past, own, .. } = seen.expect("a lender comes before");
+        let (backend, start) = (step.model.backend(), step.end() - x.rows() as u32);
+        let angles = self.angles.of(idx).last(x.rows());
+        let output = beside(*port, || {
+            let q = backend.project(layer, x, (start, &angles), x.rows())?.q;
+            let scope = step.scope(layer, (&past.keys, own), outputs);
+            let scope = Scope { row_weights: None, ..scope }; // nothing is kept for them
+            backend.attend_all(step.queries(idx, &q), scope)
+        });
+        Ok(output?.output)
+    }
+
+    /// A layer with a state: what that gives, of the last `outputs` rows.
+    fn recur(
+        &mut self,
+        (idx, layer): (usize, &LayerWeights),
+        recurrent: &Recurrent,
+        x: &Rows,
+        outputs: usize,
+    ) -> Result<Rows, EngineError> {
+        let Self { step, port, .. } = self;
+        let backend = step.model.backend();
+        let columns = beside(*port, || backend.mix(layer, x))?;
+        let mut memory = port.take(idx)?;
+        let state = std::mem::take(&mut Arc::make_mut(&mut memory).state);
+        let recurred = beside(*port, || {
+            let recurred = backend.recur(recurrent, &columns, state)?;
+            Ok::<_, EngineError>((recurred.state, recurred.output.of_last(outputs)?))
+        });
+        drop(columns); // large, and of no use to what follows
+        let (state, output) = recurred?;
+        let set = Arc::make_mut(&mut memory);
+        (set.state, set.end) = (state, step.end());
+        port.give(idx, memory)?;
+        Ok(output)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use aqueduct_core::limits;
 use aqueduct_core::work::SeenHead;
-use aqueduct_kernels::{Attended, BackendError, MemorySet, Qkv};
+use aqueduct_kernels::{Attended, BackendError, Keys, MemorySet};
 
 /// What each KV head remembers, with its scores.
 ///
@@ -23,19 +23,18 @@ pub fn remembered(memory: &MemorySet) -> Result<Vec<SeenHead>, BackendError> {
 
 /// What a step's row looked at, as shares of each KV head's attention.
 pub(crate) fn looked(
-    past: &MemorySet,
-    qkv: &Qkv,
+    (past, own): (&Keys, &Keys),
     attended: &Attended,
 ) -> Result<Vec<SeenHead>, BackendError> {
     let (past_mass, own_mass) = (attended.past_mass.host()?, attended.own_mass.host()?);
-    let heads = (0..past.keys.kv_heads())
+    let heads = (0..past.kv_heads())
         .map(|head| {
             let of = |positions: &[u32], mass: &[f32]| -> Vec<(u32, f32)> {
                 let mass = &mass[head * positions.len()..][..positions.len()];
                 positions.iter().copied().zip(mass.iter().copied()).collect()
             };
-            let mut keys = of(past.keys.head_positions(head), past_mass);
-            keys.extend(of(qkv.keys.head_positions(head), own_mass));
+            let mut keys = of(past.head_positions(head), past_mass);
+            keys.extend(of(own.head_positions(head), own_mass));
             let all: f32 = keys.iter().map(|(_, mass)| mass).sum();
             keys.iter_mut().for_each(|(_, mass)| *mass /= all);
             keys.retain(|(_, share)| *share > 0.0);

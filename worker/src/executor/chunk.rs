@@ -66,7 +66,7 @@ impl Executor {
     pub(super) fn run_chunk(&mut self, work: &Assignment) {
         let key = work.key;
         self.running = Some(key);
-        self.trace = Some(ChunkTrace::begin(work, self.model.layers() as u32));
+        self.trace = Some(ChunkTrace::begin(work, self.model.memory_layers() as u32));
         self.shared.inbox.begin(key);
         let result = self.prefill_chunk(work);
         let came = self.shared.inbox.finish(key);

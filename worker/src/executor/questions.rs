@@ -53,7 +53,7 @@ impl Executor {
         (request, choice): (RequestId, u32),
         (layer, head, start): (u32, u32, u32),
     ) -> Result<Reply, Declined> {
-        let layers = self.model.layers() as u32;
+        let layers = self.model.memory_layers() as u32;
         let held = self.requests.get(&request).ok_or(Declined::Gone)?;
         if layer >= layers {
             return Err(Declined::Refused(format!("layer = {layer}: must be below {layers}")));

@@ -24,7 +24,7 @@ impl Executor {
         let Keep { request, made, snapshot: name, retained } = keep;
         let given = self.given(session, request, made).unwrap_or_default();
         let sets = given.sets.iter().map(Given::set).collect::<Option<Vec<_>>>();
-        let sets = sets.filter(|sets| sets.len() == self.model.layers());
+        let sets = sets.filter(|sets| sets.len() == self.model.memory_layers());
         let snapshots = &self.shared.snapshots;
         let copied = sets.and_then(|sets| {
             let bytes = sets.iter().map(|set| set.bytes() as u64).sum();

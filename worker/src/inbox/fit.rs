@@ -33,10 +33,10 @@ impl Fit {
             let LayerSpec { kv_heads, head_dim, .. } = model.spec_of(idx)?;
             Some(LayerFit { state: model.state_len(idx) as u32, kv_heads, head_dim })
         };
-        Self { layers: (0..model.layers()).map_while(layer).collect(), kv: model.kv() }
+        Self { layers: (0..model.memory_layers()).map_while(layer).collect(), kv: model.kv() }
     }
 
-    /// Layers of the model.
+    /// Layers of the model that remember something.
     pub fn layers(&self) -> u32 {
         self.layers.len() as u32
     }

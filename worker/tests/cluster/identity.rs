@@ -11,6 +11,7 @@ use aqueduct_kernels::{KvDtype, MemorySet};
 use crate::in_process::{Meeting, Trouble};
 use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
+use crate::shared_model::shared;
 use crate::tiny_model::tiny;
 use crate::wide_model::wide;
 
@@ -38,7 +39,7 @@ fn check_traffic(members: &[Member], carrier: Carrier, job: &Job, model: &Model)
     }
     if carrier == Carrier::Grpc && job.policy.heavy > 0 {
         let hops = if members.len() > 1 { job.grid().chunk_count() - 1 } else { 0 };
-        assert_eq!(traffic.fetched, hops * model.layers() as u32);
+        assert_eq!(traffic.fetched, hops * model.memory_layers() as u32);
         let is_repeated = hops as usize >= members.len();
         assert_eq!(traffic.spared_bytes > 0, is_repeated, "{hops} hops, {traffic:?}");
     }
@@ -113,6 +114,25 @@ async fn heads_of_another_shape() {
     for policy in [MemoryPolicy::dense(), MemoryPolicy::window(2, 4)] {
         check_of(&wide(KvDtype::F32), Job::new(43, policy)).await;
     }
+}
+
+/// The last layers attend to keys of earlier ones. Where only what comes of the last token is wanted
+/// they are left out of every chunk but the last, and the completion is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_earlier_layers() {
+    for n in [1, 9, 59] {
+        check_of(&shared(KvDtype::Bf16), Job::new(n, MemoryPolicy::h2o(2, 3, 3))).await;
+    }
+    for policy in [MemoryPolicy::dense(), MemoryPolicy::window(2, 4)] {
+        check_of(&shared(KvDtype::F32), Job::new(43, policy)).await;
+    }
+    let model = shared(KvDtype::F32);
+    let whole = Job::new(59, MemoryPolicy::h2o(2, 3, 3));
+    let want = answer_of(&model, 1, Carrier::Loopback, &whole).await;
+    let job = Job { outputs: Outputs::None, ..whole };
+    check_of(&model, job.clone()).await;
+    let seen = answer_of(&model, 2, Carrier::Loopback, &job).await;
+    assert_eq!((seen.tokens, seen.memory), (want.tokens, want.memory));
 }
 
 /// Where every key is kept, no bit tells how long chunks are but through sums over keys.

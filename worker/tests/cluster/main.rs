@@ -15,6 +15,7 @@ mod refused;
 mod rig;
 mod scheduling;
 mod shards;
+mod shared_model;
 mod snapshots;
 mod states;
 mod tenure;

@@ -58,6 +58,7 @@ pub(crate) fn parts(
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };
@@ -74,6 +75,8 @@ pub(crate) fn parts(
         q_norm: None,
         k_norm: None,
         v_norm: None,
+        keys_of: None,
+        input: None,
         norms_last: false,
         sinks: None,
         out: weights.linear(24, 4 * 8, 0.3),
@@ -112,6 +115,7 @@ pub(crate) fn parts(
         scale: 1.0 / 8f32.sqrt(),
         softcap: None,
         logits_softcap: None,
+        inputs: None,
         norm_eps: 1e-6,
         kv,
         shape,

@@ -37,7 +37,7 @@ fn now(state: &ApiState, load: &Load) -> Value {
     let shape = cluster.model.as_ref().map(|model| &model.shape);
     json!({
         "model": state.0.options.model,
-        "layers": shape.map_or(0, |shape| shape.layers),
+        "layers": shape.map_or(0, |shape| shape.memory_layers()),
         "open": load.open,
         "running": load.running,
         "waiting": load.waiting,

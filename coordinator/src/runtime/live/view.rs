@@ -163,7 +163,7 @@ impl Live {
             request: Some(self.entry(cluster)),
             run: self.run.to_string(),
             chunk_tokens: self.grid.chunk_tokens(),
-            layers: self.model.shape.layers,
+            layers: self.model.shape.memory_layers(),
             chunks: chunks.map(|(idx, placed)| self.chunk(*idx, placed, cluster)).collect(),
             retained: self.retained().into_iter().map(Into::into).collect(),
             completions: (0..).zip(&self.choices).map(completion).collect(),
@@ -175,8 +175,8 @@ impl Live {
         let report = report.map(|(_, report)| report);
         let (state, layers_done) = match (report, placed.is_restored) {
             (None, _) => ("assigned", placed.layers_done),
-            (Some(_), true) => ("restored", self.model.shape.layers),
-            (Some(_), false) => ("done", self.model.shape.layers),
+            (Some(_), true) => ("restored", self.model.shape.memory_layers()),
+            (Some(_), false) => ("done", self.model.shape.memory_layers()),
         };
         let seconds = |us: Option<u64>| us.unwrap_or(0) as f64 / 1e6;
         v1::ChunkView {

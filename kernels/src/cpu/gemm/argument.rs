@@ -92,7 +92,12 @@ fn gate_row<S: Simd>(simd: S, activation: Activation, gate_up: &[f32], to: &mut 
 
 /// What the activation makes of sixteen gates and ups.
 #[inline(always)]
-pub(super) fn gated<S: Simd>(simd: S, activation: Activation, gate: S::V, up: S::V) -> S::V {
+pub(in crate::cpu) fn gated<S: Simd>(
+    simd: S,
+    activation: Activation,
+    gate: S::V,
+    up: S::V,
+) -> S::V {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
     let (mut gate, mut up) = (gate, up);
     let x = match activation {

@@ -22,7 +22,7 @@ mod tiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) use self::argument::{Argument, Prepare, norm_row, norm_scale, over_root};
+pub(super) use self::argument::{Argument, Prepare, gated, norm_row, norm_scale, over_root};
 #[cfg(target_arch = "x86_64")]
 use self::dots::Dotted;
 use self::fma::{Full, Paired};

@@ -26,7 +26,7 @@ pub(in crate::cpu) fn project_rows(
     x: Argument<'_>,
     (start, angles): (u32, &Angles),
 ) -> Result<Qkv, BackendError> {
-    let (spec, tokens) = (layer.spec, x.rows.rows());
+    let (spec, tokens) = (layer.projected(), x.rows.rows());
     let size = tokens * spec.head_dim;
     let mut sums = linear("project", place, x, &layer.qkv, None)?;
     let cols = sums.cols().max(1);

@@ -53,7 +53,12 @@ impl Shown for ClusterView {
                 0 => String::new(),
                 some => format!(", {some} of them with states, {}", bytes(shape.state_bytes)),
             };
-            let layers = format!("{} layers of {}{states}, {heads}", shape.layers, shape.width);
+            let shared = match shape.kv_shared_layers {
+                0 => String::new(),
+                some => format!(", the last {some} with keys of earlier ones"),
+            };
+            let (layers, width) = (shape.layers, shape.width);
+            let layers = format!("{layers} layers of {width}{states}{shared}, {heads}");
             shown.extend([
                 ("Version", self.version.clone()),
                 ("Fingerprint", self.fingerprint.clone()),

@@ -53,7 +53,7 @@ impl Worker {
             let asker = Asker::of(self.here, work);
             return Door::new(&self.model, &self.ways, &holders, asker).standings();
         }
-        match work.span.idx == 0 || self.inbox.is_ready(work.key, self.model.layers()) {
+        match work.span.idx == 0 || self.inbox.is_ready(work.key, self.model.memory_layers()) {
             true => Standings::Ready,
             false => Standings::NotYet,
         }
@@ -84,7 +84,7 @@ impl Worker {
         if let Some(directory) = &work.shards {
             return self.compute_in_shards(work, Holders::before(work, directory));
         }
-        let mut port = match self.inbox.take(work.key, model.layers()) {
+        let mut port = match self.inbox.take(work.key, model.memory_layers()) {
             Some(past) => LocalPort::resume(past, &model),
             None => LocalPort::empty(&model),
         };

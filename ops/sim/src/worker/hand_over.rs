@@ -123,7 +123,7 @@ impl Worker {
                 continue;
             }
             let key = names.key(spec.request, idx);
-            let Some(sets) = self.inbox.take(key, model.layers()) else {
+            let Some(sets) = self.inbox.take(key, model.memory_layers()) else {
                 self.check_promises(key);
                 return None;
             };

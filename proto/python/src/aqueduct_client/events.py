@@ -235,6 +235,8 @@ class ModelShape:
     recurrent_layers: int = 0
     state_bytes: int = 0
     wide: WideHeads | None = None
+    # So many layers, behind all others, attend to keys of earlier ones and remember nothing.
+    kv_shared_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

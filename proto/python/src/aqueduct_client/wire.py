@@ -286,7 +286,7 @@ def _shape(part: common.ModelShape) -> ModelShape:
     heads = WideHeads(wide.layers, wide.kv_heads, wide.head_dim) if part.HasField('wide') else None
     return ModelShape(part.vocab, part.layers, part.width, part.heads, part.kv_heads,
                       part.head_dim, part.ffn, part.max_positions,
-                      part.recurrent_layers, part.state_bytes, heads)
+                      part.recurrent_layers, part.state_bytes, heads, part.kv_shared_layers)
 
 
 def description(reply: api.DescribeReply) -> Description:

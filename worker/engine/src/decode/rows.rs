@@ -8,6 +8,7 @@ use aqueduct_kernels::{BackendError, LayerWeights, Leaves, Qkv, Recurrent, Rows}
 use super::seat::{self, Seat};
 use super::{Remembered, Turn};
 use crate::error::EngineError;
+use crate::inputs::LayerInputs;
 use crate::model::{LayerAngles, Model};
 use crate::port::LocalPort;
 use crate::prefill::Step;
@@ -22,6 +23,8 @@ pub(super) struct Batch<'m, 'a> {
     x: Rows,
     /// Of the rows' positions.
     angles: LayerAngles<'m>,
+    /// What layers take of the rows' tokens, where they take anything.
+    inputs: Option<LayerInputs>,
     /// What became of every turn.
     done: Vec<Option<Result<Vec<f32>, EngineError>>>,
 }
@@ -55,9 +58,16 @@ impl<'m, 'a> Batch<'m, 'a> {
         tokens.extend(tokens_of_shards);
         let x = Rows::zeros(tokens.len(), model.shape().width as usize);
         let angles = model.angles_at(&[]);
-        let mut batch = Self { model, sets, shards, x, angles, done };
+        let mut batch = Self { model, sets, shards, x, angles, inputs: None, done };
         batch.angles = model.angles_at(&batch.positions());
-        batch.replace(|_, rows| model.embed(&tokens[rows]));
+        let embedded = batch.together(|_, rows| {
+            let x = model.embed(&tokens[rows.clone()])?;
+            let inputs = model.inputs(&tokens[rows], &x)?;
+            Ok((x, inputs))
+        });
+        let (x, inputs): (_, Vec<_>) = embedded.into_iter().unzip();
+        batch.x = Rows::stack(batch.x.cols(), x);
+        batch.inputs = LayerInputs::stack(inputs.into_iter().flatten().collect());
         batch
     }
 
@@ -95,7 +105,11 @@ impl<'m, 'a> Batch<'m, 'a> {
     }
 
     /// The rest of a layer, for rows whose attention, or state, gave `outputs`.
-    pub(super) fn finish(&mut self, layer: &LayerWeights, outputs: Vec<Result<Rows, EngineError>>) {
+    pub(super) fn finish(
+        &mut self,
+        (idx, layer): (usize, &LayerWeights),
+        outputs: Vec<Result<Rows, EngineError>>,
+    ) {
         let many = outputs.len() > 1;
         let read = |output: Rows| match many {
             true => on_host(output),
@@ -106,14 +120,20 @@ impl<'m, 'a> Batch<'m, 'a> {
         let cols = layer.recurrent.as_ref().map_or(attended, |recurrent| recurrent.outputs());
         let attention = Rows::stack(cols, self.part(outputs));
         self.replace(|batch, rows| {
-            let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows));
+            let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows.clone()));
             let backend = batch.model.backend();
-            match layer.gate {
-                None => Ok(backend.finish(layer, &x, &attention)?),
+            let y = match layer.gate {
+                None => backend.finish(layer, &x, &attention)?,
                 Some(_) => {
                     let gated = backend.gate(layer, &x, attention.into_owned())?;
-                    Ok(backend.finish(layer, &x, &gated)?)
+                    backend.finish(layer, &x, &gated)?
                 }
+            };
+            match (&layer.input, &batch.inputs) {
+                (Some(own), Some(inputs)) => {
+                    Ok(backend.take(layer, own, &y, &inputs.of_layer(idx, rows))?)
+                }
+                _ => Ok(y),
             }
         });
     }
@@ -196,6 +216,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         let rows = (0..stays.len()).filter(|&row| stays[row]);
         let rows: Vec<Rows> = rows.map(|row| self.x.some(row..row + 1)).collect();
         self.x = Rows::stack(self.x.cols(), rows);
+        self.inputs = self.inputs.take().map(|inputs| inputs.kept(stays));
         self.angles = self.model.angles_at(&self.positions());
     }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use aqueduct_kernels::{
-    Array, Attended, Choice, Keys, LayerWeights, MemorySet, Qkv, Queries, Recurred, Recurrent,
-    Rows, Scope, Selection,
+    Array, Attended, Choice, Heads, Keys, LayerWeights, MemorySet, Qkv, Queries, Recurred,
+    Recurrent, Rows, Scope, Selection,
 };
 
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::{LocalPort, MemoryPort};
-use crate::prefill::{Step, Want};
+use crate::prefill::Step;
 use crate::seen;
 use crate::shards::{Asked, Merged, Past};
 
@@ -48,15 +48,21 @@ impl Seat<'_, &mut LocalPort> {
     /// What the row looks at.
     fn block<'s>(
         &'s self,
-        idx: usize,
-        layer: &'s LayerWeights,
-        past: &'s MemorySet,
-        qkv: &'s Qkv,
+        (idx, layer): (usize, &'s LayerWeights),
+        q: &'s Heads,
+        keys: (&'s Keys, &'s Keys),
     ) -> (Queries<'s>, Scope<'s>) {
-        let scope = self.step.scope(layer, past, qkv, Want::All);
-        let row_weights =
-            scope.row_weights.filter(|_| !self.has_no_use_for_masses() || self.past.is_watched());
-        (self.step.queries(idx, &qkv.q), Scope { row_weights, ..scope })
+        let scope = self.step.scope(layer, keys, q.tokens);
+        let counts = layer.keys_of.is_none() && !self.has_no_use_for_masses();
+        let row_weights = scope.row_weights.filter(|_| counts || self.past.is_watched());
+        (self.step.queries(idx, q), Scope { row_weights, ..scope })
+    }
+
+    /// Past and own keys that the row saw in layer `idx`.
+    fn lent(&self, idx: usize) -> (&Keys, &Keys) {
+        let (past, seen) =
+            self.seen.iter().find(|(_, seen)| seen.layer == idx).expect("a lender comes before");
+        (&past.keys, &seen.own)
     }
 
     /// Selects what is remembered of every layer.
@@ -93,8 +99,9 @@ pub(super) fn attend(
     let pasts: Result<Vec<_>, _> = seats.iter_mut().map(|seat| seat.past.take(idx)).collect();
     let pasts = pasts.expect("a port of this node always has its sets");
     let each = seats.iter().zip(&pasts).zip(&qkvs);
-    let blocks: Vec<_> =
-        each.map(|((seat, past), qkv)| seat.block(idx, layer, past, qkv)).collect();
+    let blocks: Vec<_> = each
+        .map(|((seat, past), qkv)| seat.block((idx, layer), &qkv.q, (&past.keys, &qkv.keys)))
+        .collect();
     let attended = model.backend().attend_each(&blocks);
     let rest = seats.iter_mut().zip(pasts).zip(qkvs);
     attended
@@ -103,7 +110,7 @@ pub(super) fn attend(
         .map(|(attended, ((seat, past), qkv))| {
             let mut attended = attended?;
             if seat.past.is_watched() {
-                let heads = seen::looked(&past, &qkv, &attended)?;
+                let heads = seen::looked((&past.keys, &qkv.keys), &attended)?;
                 seat.past.looked(heads);
             }
             if seat.has_no_use_for_masses() {
@@ -115,6 +122,30 @@ pub(super) fn attend(
             Ok(output)
         })
         .collect()
+}
+
+/// What rows make of the keys that they saw in layer `lender`, as [`attend`] gives it.
+pub(super) fn borrow(
+    model: &Model,
+    (idx, layer): (usize, &LayerWeights),
+    lender: usize,
+    seats: &mut [Seat<'_, &mut LocalPort>],
+    qkvs: &[Qkv],
+) -> Vec<Result<Rows, EngineError>> {
+    let each = seats.iter().zip(qkvs);
+    let blocks: Vec<_> =
+        each.map(|(seat, qkv)| seat.block((idx, layer), &qkv.q, seat.lent(lender))).collect();
+    let attended = model.backend().attend_each(&blocks);
+    let rest = attended.into_iter().zip(seats);
+    rest.map(|(attended, seat)| {
+        let attended = attended?;
+        if seat.past.is_watched() {
+            let heads = seen::looked(seat.lent(lender), &attended)?;
+            seat.past.looked(heads);
+        }
+        Ok(attended.output)
+    })
+    .collect()
 }
 
 /// What rows, `[rows, columns]`, and the states of layer `idx` make of each other.

@@ -1,6 +1,7 @@
 //! Reads, checks, stacks and packs a checkpoint's tensors into a [`Model`].
 
 mod feed;
+mod inputs;
 mod latent;
 mod layer_norms;
 mod mixer;
@@ -35,6 +36,7 @@ pub(crate) fn assemble(
     let mut assembler = Assembler::new(sources, options, report);
     let (vocab, width) = (decoder.shape.vocab as usize, decoder.shape.width as usize);
     let embed = assembler.table(names.embed, vocab, width)?;
+    let inputs = assembler.token_inputs()?;
     let layers = (0..decoder.shape.layers)
         .map(|idx| assembler.layer(idx as usize))
         .collect::<Result<_, _>>()?;
@@ -60,6 +62,7 @@ pub(crate) fn assemble(
         scale: decoder.scales.attention,
         softcap: decoder.softcaps.attention,
         logits_softcap: decoder.softcaps.tokens,
+        inputs,
         norm_eps: norm_eps(decoder),
         kv: options.kv,
     };
@@ -89,6 +92,7 @@ fn check_backend(sources: &Sources<'_>, options: &LoadOptions) -> Result<(), Loa
     }
     let ops = match (decoder.family, &decoder.experts) {
         (Family::Gemma4, Some(_)) => [Op::Scales, Op::Beside].as_slice(),
+        _ if shape.kv_shared_layers > 0 => &[Op::Scales, Op::SharedKeys],
         (Family::Gemma4, None) => &[Op::Scales],
         _ => &[],
     };
@@ -160,7 +164,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         // In this order tensors are read, and so known by the fingerprint.
         let HeadNorms { q_norm, k_norm } = match recurrents {
             Some(_) => HeadNorms::default(),
-            None => self.head_norms(prefix, &spec)?,
+            None => self.head_norms(prefix, idx, &spec)?,
         };
         let attn_post_norm = self.norm_of(prefix, names.attn_post_norm, post_norm)?;
         let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
@@ -177,8 +181,13 @@ impl<'a, 'r> Assembler<'a, 'r> {
             true => attn_norm.clone(),
             false => self.norm_of(prefix, names.ffn_norm, before_feed)?,
         };
+        let keys_of = decoder.keys_of(idx);
+        let normed = decoder.family == Family::Gemma4 && keys_of.is_none();
+        let scale = self.layer_scale(prefix)?;
+        let input = self.layer_input(prefix, scale)?.map(Box::new);
         Ok(LayerWeights {
             spec,
+            keys_of,
             parallel: decoder.parallel,
             qkv,
             latent,
@@ -190,12 +199,13 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ffn_norm,
             q_norm,
             k_norm,
-            v_norm: (decoder.family == Family::Gemma4).then(|| vec![1.0; spec.head_dim].into()),
+            v_norm: normed.then(|| vec![1.0; spec.head_dim].into()),
             norms_last: decoder.family.norms_last(),
             sinks,
             attn_post_norm,
             ffn_post_norm,
-            scale: self.layer_scale(prefix)?,
+            scale: scale.filter(|_| input.is_none()),
+            input,
         })
     }
 

@@ -1,9 +1,11 @@
 //! What a decoder is, whichever file said so.
 
 mod experts;
+mod intervals;
 mod latents;
 mod recurrents;
 mod scales;
+mod shared;
 mod wide;
 
 use aqueduct_core::{ModelShape, Refusal};
@@ -11,6 +13,10 @@ use aqueduct_kernels::experts::Groups;
 use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
+pub(crate) use self::intervals::{
+    ALTERNATE_LAYERS, FULL_LAYER_INTERVAL, OLMO3_FULL_LAYER_INTERVAL, STILL_LAYER_INTERVAL,
+    all_but_every,
+};
 pub(crate) use self::latents::{LATENT_EPS, Latents};
 pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
@@ -51,7 +57,7 @@ pub(crate) enum Family {
     Gemma2,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
-    /// Gemma 4 whose layers have keys of their own each, and no inputs of their own: 31B, 26B A4B.
+    /// Gemma 4: 31B, 26B A4B, E4B and E2B.
     Gemma4,
     Mixtral,
     Qwen2Moe,
@@ -244,23 +250,6 @@ pub(crate) fn xielu([positive, negative, beta, eps]: [f32; 4]) -> Activation {
     Activation::Ungated(Ungated::Xielu(Xielu { positive, negative: negative as f32, beta, eps }))
 }
 
-/// Gemma 3: of so many layers one sees all positions, unless a file says otherwise.
-pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
-
-/// The same in Gemma 2 and gpt-oss.
-pub(crate) const ALTERNATE_LAYERS: usize = 2;
-
-/// The same in OLMo 3, EXAONE 4 and Cohere's.
-pub(crate) const OLMO3_FULL_LAYER_INTERVAL: usize = 4;
-
-/// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.
-pub(crate) const STILL_LAYER_INTERVAL: usize = 4;
-
-/// Which of so many layers do something, if every `interval`th does not.
-pub(crate) fn all_but_every(interval: usize, layers: u32) -> Vec<bool> {
-    (1..=layers as usize).map(|layer| !layer.is_multiple_of(interval)).collect()
-}
-
 /// How a query or key head's elements stand in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HeadOrder {
@@ -327,6 +316,10 @@ pub(crate) struct Decoder {
     /// Of layers whose heads are those of [`ModelShape::wide`]: values are keys before their norm
     /// and rotation.
     pub(crate) keys_are_values: bool,
+    /// So many numbers of each token are a layer's own, if layers take such.
+    pub(crate) inputs: Option<u32>,
+    /// Layers without keys of their own have feed-forward parts of twice the width.
+    pub(crate) double_ffn: bool,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
     /// They have a bias.
@@ -334,8 +327,10 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes this if what stands behind its rotation takes what was rotated and nothing more.
+    /// Takes this if what stands behind its rotation takes what was rotated and nothing more, and
+    /// layers without keys have others to attend to.
     pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        self.check_lenders()?;
         let factor = [Some(&self.rope), self.window_rope.as_ref()]
             .into_iter()
             .flatten()

@@ -56,6 +56,10 @@ fn described(decoder: &Decoder) -> String {
         let (wide, same) = (decoder.shape.wide, decoder.keys_are_values);
         all += &format!(" wide: {wide:?} keys_are_values: {same}");
     }
+    if decoder.shape.kv_shared_layers > 0 || decoder.inputs.is_some() {
+        let (shared, inputs) = (decoder.shape.kv_shared_layers, decoder.inputs);
+        all += &format!(" shared: {shared} {} inputs: {inputs:?}", decoder.double_ffn);
+    }
     if let Some(gate) = gate {
         all += &format!(" gate: {gate:?}");
     }

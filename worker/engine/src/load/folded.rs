@@ -216,6 +216,7 @@ mod tests {
             recurrent_layers: 1,
             state_bytes: 100,
             wide: WideHeads::NONE,
+            kv_shared_layers: 0,
         };
         Folded::of_letters("M---*").unwrap().add_still(&mut shape);
         assert_eq!((shape.recurrent_layers, shape.state_bytes), (3, 108));

@@ -41,11 +41,12 @@ pub fn prefill_sharded(
     let angles = model.angles(block);
     let Past { chunks, port } = past;
     let mut x = model.embed(block.tokens)?;
+    let inputs = model.inputs(block.tokens, &x)?;
     let mut retained = vec![RetainedMass::default(); model.layers()];
     let mut audits = Vec::new();
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let want = step.want_of(idx, want);
-        let qkv = step.project(layer, &x, angles.of(idx), want)?;
+        let outputs = step.outputs(idx, want);
+        let qkv = step.project(layer, &x, angles.of(idx), outputs)?;
         if qkv.q.tokens == 0 {
             port.keep(idx, Arc::new(Shard::new(qkv.keys, step.end())))?;
             x = x.of_last(0)?;
@@ -53,12 +54,12 @@ pub fn prefill_sharded(
         }
         let asked = Asked::new(&step, idx, qkv, port)?;
         let merged = asked.merge(&step, chunks, port)?;
-        let output = model.backend().output(&merged.state).of_last(step.outputs(want))?;
+        let output = model.backend().output(&merged.state).of_last(outputs)?;
         audits.extend(merged.audit);
         if let Some(weighed) = merged.weighed {
             retained[idx] = weighed.settle(&step, port)?;
         }
-        x = step.finish(layer, x, output)?;
+        x = step.finish((idx, layer), inputs.as_ref(), x, output)?;
     }
     for (retained, past) in retained.iter_mut().zip(port.finish()?) {
         retained.add(past);

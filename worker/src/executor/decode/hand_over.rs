@@ -167,7 +167,7 @@ impl Executor {
 
     /// The sets of all layers, in this worker's pool.
     fn sets_that_came(&self, key: ChunkKey, choice: u32) -> Result<Vec<Arc<MemorySet>>, Missing> {
-        let layers = 0..self.model.layers() as u32;
+        let layers = 0..self.model.memory_layers() as u32;
         let taken = layers.map(|layer| {
             let set = self.shared.inbox.take(key, layer).ok_or(Missing::Sets { choice })?;
             let memory = |error: aqueduct_kernels::BackendError| Missing::Memory {

@@ -156,6 +156,8 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             q_norm: Some(ones(HEAD_DIM)),
             k_norm: Some(ones(HEAD_DIM)),
             v_norm: None,
+            keys_of: None,
+            input: None,
             norms_last: false,
             sinks: None,
             out: cpu.pack(out.clone(), None)?,

@@ -136,6 +136,8 @@ impl Bench {
             q_norm: None,
             k_norm: None,
             v_norm: None,
+            keys_of: None,
+            input: None,
             norms_last: false,
             sinks: None,
             out: map(1)?,

@@ -83,6 +83,7 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         softcap: None,
         logits_softcap: None,
+        inputs: None,
         norm_eps: 1e-5,
         kv: KvDtype::Bf16,
     })?;
@@ -102,6 +103,7 @@ fn counts(shape: &Shape) -> ModelShape {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     }
 }
 

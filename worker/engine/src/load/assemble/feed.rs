@@ -34,15 +34,20 @@ impl Assembler<'_, '_> {
         if let Some(experts) = decoder.experts.as_ref().filter(|experts| experts.layers[idx]) {
             let many = self.experts(prefix, experts)?;
             return match decoder.family {
-                Family::Gemma4 => self.beside(prefix, many),
+                Family::Gemma4 => self.beside(prefix, idx, many),
                 _ => Ok(FeedForward::Experts(Box::new(many))),
             };
         }
-        Ok(FeedForward::Dense(self.dense(prefix)?))
+        Ok(FeedForward::Dense(self.dense(prefix, idx)?))
     }
 
     /// Experts and the dense part that stands beside them.
-    fn beside(&mut self, prefix: &str, mut experts: Experts) -> Result<FeedForward, LoadError> {
+    fn beside(
+        &mut self,
+        prefix: &str,
+        idx: usize,
+        mut experts: Experts,
+    ) -> Result<FeedForward, LoadError> {
         let (names, shape) = (self.sources.names.beside, &self.sources.decoder.shape);
         let (width, count) = (shape.width as usize, experts.each.len());
         let factors = self.read(&format!("{prefix}.{}", names.factors), &[count], Stored::f32)?;
@@ -57,7 +62,7 @@ impl Assembler<'_, '_> {
         let dense_post_norm = norm(names.dense_post_norm)?;
         let experts_norm = norm(names.experts_norm)?;
         let experts_post_norm = norm(names.experts_post_norm)?;
-        let dense = self.dense(prefix)?;
+        let dense = self.dense(prefix, idx)?;
         Ok(FeedForward::Beside(Box::new(Beside {
             dense,
             dense_post_norm,
@@ -81,7 +86,7 @@ impl Assembler<'_, '_> {
     }
 
     /// A layer's one part.
-    fn dense(&mut self, prefix: &str) -> Result<Gated, LoadError> {
+    fn dense(&mut self, prefix: &str, idx: usize) -> Result<Gated, LoadError> {
         let (decoder, names) = (&self.sources.decoder, self.sources.names);
         let part = PartNames {
             gate: names.gate,
@@ -91,7 +96,7 @@ impl Assembler<'_, '_> {
             other_down: names.down,
             norm: Some(if decoder.shares_norm() { names.attn_norm } else { names.ffn_norm }),
         };
-        let (ffn, biases) = (decoder.shape.ffn as usize, decoder.biases);
+        let (ffn, biases) = (decoder.ffn(idx), decoder.biases);
         self.part(prefix, &part, ffn, biases)
     }
 

@@ -32,9 +32,11 @@ impl Assembler<'_, '_> {
     pub(super) fn head_norms(
         &mut self,
         prefix: &str,
+        idx: usize,
         spec: &LayerSpec,
     ) -> Result<HeadNorms, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
+        let has_keys = decoder.keys_of(idx).is_none();
         let head_dim = spec.head_dim;
         let spans = match decoder.qk_norm {
             QkNorm::Nothing => None,
@@ -42,7 +44,8 @@ impl Assembler<'_, '_> {
             QkNorm::AllHeads => Some([spec.heads, spec.kv_heads].map(|heads| heads * head_dim)),
         };
         let q_norm = self.norm_of(prefix, names.q_norm, spans.map(|[span, _]| span))?;
-        let k_norm = self.norm_of(prefix, names.k_norm, spans.map(|[_, span]| span))?;
+        let k_norm =
+            self.norm_of(prefix, names.k_norm, spans.filter(|_| has_keys).map(|[_, span]| span))?;
         Ok(HeadNorms { q_norm, k_norm })
     }
 
@@ -65,7 +68,10 @@ impl Assembler<'_, '_> {
         let (qkv, latent) = match decoder.latent {
             None => {
                 let qkv = [(names.q, q_rows), (names.k, kv_rows), (v, kv_rows)];
-                let qkv = self.parts(prefix, &qkv, names.qkv);
+                let qkv = match decoder.keys_of(idx) {
+                    Some(_) => vec![qkv[0]], // whatever else files have
+                    None => self.parts(prefix, &qkv, names.qkv),
+                };
                 let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
                 (self.linear(prefix, qkv)?, None)
             }

@@ -81,7 +81,7 @@ impl Config<'_, '_> {
         let recurrent = self.recurrents(&keys, (&mut shape, checkpoint))?;
         let folded = self.counted(&keys, &mut shape)?;
         let windows = self.windows(architecture, &keys, &shape)?;
-        let keys_are_values = self.widened(&keys, (&mut shape, &windows), checkpoint)?;
+        let of_gemma4 = self.layers_of_gemma4(&keys, (&mut shape, &windows), checkpoint)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
         let of_rest = if shape.wide.layers > 0 { shape.wide.head_dim } else { rotary_dim };
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, of_rest))?;
@@ -128,7 +128,9 @@ impl Config<'_, '_> {
             latent: self.latents(&keys, (&shape, rotary_dim))?,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
-            keys_are_values,
+            keys_are_values: of_gemma4.keys_are_values,
+            inputs: of_gemma4.inputs,
+            double_ffn: of_gemma4.double_ffn,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => family.qk_norm(),
@@ -265,12 +267,14 @@ impl Config<'_, '_> {
                     Ok(None) if keys.architecture == Architecture::Qwen35Moe => {
                         keys.u32("expert_feed_forward_length")?
                     }
+                    _ if keys.architecture == Architecture::Gemma4 => gemma4::ffn(keys)?,
                     _ => keys.u32(nemotron_h::FEEDS)?,
                 },
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
                 recurrent_layers: 0,
                 state_bytes: 0,
                 wide: WideHeads::NONE,
+                kv_shared_layers: 0,
             })
         };
         let positions = keys.get("context_length", Field::u32);

@@ -206,6 +206,7 @@ mod tests {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
 
     #[test]

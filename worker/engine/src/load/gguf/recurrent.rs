@@ -229,6 +229,7 @@ mod tests {
         recurrent_layers: 0,
         state_bytes: 0,
         wide: WideHeads::NONE,
+        kv_shared_layers: 0,
     };
 
     /// What `read` makes of a file of five blocks, of which one belongs to no layer.

@@ -115,6 +115,7 @@ mod tests {
             recurrent_layers: 0,
             state_bytes: 0,
             wide: WideHeads::NONE,
+            kv_shared_layers: 0,
         };
         let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
             let bytes = file.finish();

@@ -245,6 +245,8 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             family => family.qk_norm(),
         },
         keys_are_values: config.keys_are_values(family),
+        inputs: config.inputs(family).map_err(refused)?,
+        double_ffn: config.double_ffn(family),
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         head_bias: matches!(family, Family::Phi | Family::GptJ),
         shape,
@@ -335,9 +337,12 @@ impl Config {
             recurrent_layers: 0,
             state_bytes: 0,
             wide: WideHeads::NONE,
+            kv_shared_layers: 0,
         };
         shape.validate()?;
         if family == Family::Gemma4 {
+            shape.kv_shared_layers = self.shared_layers();
+            shape.validate()?;
             shape.wide = self.wide_heads(&shape)?;
             shape.validate()?;
         }

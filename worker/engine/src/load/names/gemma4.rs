@@ -16,6 +16,24 @@ pub(crate) struct BesideNames {
     pub(crate) factors: &'static str,
     /// With its suffix: what multiplies the stream.
     pub(crate) scale: &'static str,
+    pub(crate) inputs: InputNames,
+}
+
+/// Names of what inputs of layers are made of, and of what layers make of these.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputNames {
+    pub(crate) table: &'static str,
+    pub(crate) projection: &'static str,
+    pub(crate) norm: &'static str,
+    /// Of a layer.
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) post_norm: &'static str,
+}
+
+impl InputNames {
+    const NONE: Self =
+        Self { table: "", projection: "", norm: "", gate: "", up: "", post_norm: "" };
 }
 
 impl BesideNames {
@@ -26,6 +44,7 @@ impl BesideNames {
         router_scale: "",
         factors: "",
         scale: "",
+        inputs: InputNames::NONE,
     };
 }
 
@@ -44,6 +63,14 @@ pub(crate) const HF_GEMMA4: Names = Names {
         router_scale: "router.scale",
         factors: "router.per_expert_scale",
         scale: "layer_scalar",
+        inputs: InputNames {
+            table: "model.embed_tokens_per_layer",
+            projection: "model.per_layer_model_projection",
+            norm: "model.per_layer_projection_norm",
+            gate: "per_layer_input_gate",
+            up: "per_layer_projection",
+            post_norm: "post_per_layer_input_norm",
+        },
     },
     ..HF_GEMMA3
 };
@@ -57,6 +84,14 @@ pub(crate) const GGUF_GEMMA4: Names = Names {
         router_scale: "ffn_gate_inp.scale",
         factors: "ffn_down_exps.scale",
         scale: "layer_output_scale.weight",
+        inputs: InputNames {
+            table: "per_layer_token_embd",
+            projection: "per_layer_model_proj",
+            norm: "per_layer_proj_norm",
+            gate: "inp_gate",
+            up: "proj",
+            post_norm: "post_norm",
+        },
     },
     ..GGUF
 };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aqueduct_core::{ModelShape, Refusal, WideHeads};
+use aqueduct_core::{ModelShape, Refusal, WideHeads, limits};
 use aqueduct_kernels::experts::Scoring;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -10,6 +10,9 @@ use serde_json::{Map, Value, json};
 use super::layers::slides;
 use super::{Config, present};
 use crate::load::decoder::{FULL_LAYER_INTERVAL, Family, ManyExperts, all_but_every};
+
+/// Rows of the table of what layers take of tokens, where a file does not say.
+const VOCAB: u32 = 262_144;
 
 /// Of its layers that see everything, where a file does not say otherwise.
 const GLOBAL_HEAD_DIM: u32 = 512;
@@ -24,7 +27,9 @@ pub(super) struct Gemma4Fields {
     /// Absent it is 256; null and 0 mean none.
     #[serde(default, deserialize_with = "present")]
     hidden_size_per_layer_input: Option<Option<u32>>,
+    vocab_size_per_layer_input: Option<u32>,
     num_kv_shared_layers: Option<u32>,
+    use_double_wide_mlp: Option<bool>,
     enable_moe_block: Option<bool>,
     top_k_experts: Option<u32>,
 }
@@ -37,15 +42,31 @@ struct OfLayer {
 }
 
 impl Config {
-    /// Models whose layers have inputs of their own, or keys of others (E2B, E4B).
-    pub(super) fn refuse_gemma4(&self, family: Family) -> Result<(), Refusal> {
-        if family != Family::Gemma4 {
-            return Ok(());
+    /// How many numbers of a token are a layer's own, if layers take such (E2B, E4B).
+    pub(super) fn inputs(&self, family: Family) -> Result<Option<u32>, Refusal> {
+        let fields = &self.gemma4;
+        let given = fields.hidden_size_per_layer_input.unwrap_or(Some(256)).unwrap_or(0);
+        if family != Family::Gemma4 || given == 0 {
+            return Ok(None);
         }
-        let inputs = self.gemma4.hidden_size_per_layer_input.unwrap_or(Some(256)).unwrap_or(0);
-        Refusal::unless_within("hidden_size_per_layer_input", inputs, 0, 0)?;
-        let shared = self.gemma4.num_kv_shared_layers.unwrap_or(0);
-        Refusal::unless_within("num_kv_shared_layers", shared, 0, 0).map(drop)
+        let inputs =
+            Refusal::unless_within("hidden_size_per_layer_input", given, 0, limits::WIDTH_MAX)?;
+        // Any other is refused where the table is read.
+        let (vocab, rows) = (self.vocab_size, fields.vocab_size_per_layer_input);
+        let rows = rows.unwrap_or(VOCAB);
+        Refusal::unless_within("vocab_size_per_layer_input", rows, vocab, vocab)?;
+        Ok(Some(inputs))
+    }
+
+    /// Layers that attend to keys of earlier ones.
+    pub(super) fn shared_layers(&self) -> u32 {
+        self.gemma4.num_kv_shared_layers.unwrap_or(0)
+    }
+
+    /// These have feed-forward parts of twice the width.
+    pub(super) fn double_ffn(&self, family: Family) -> bool {
+        let is_double = family == Family::Gemma4 && self.shared_layers() > 0;
+        is_double && self.gemma4.use_double_wide_mlp == Some(true)
     }
 
     /// Values are keys where a layer sees everything.
@@ -84,7 +105,8 @@ impl Config {
         if [kv_heads, head_dim] == [shape.kv_heads, shape.head_dim] {
             return Ok(WideHeads::NONE);
         }
-        let layers = slides.iter().filter(|slides| !**slides).count() as u32;
+        let own = slides.iter().take(shape.memory_layers() as usize);
+        let layers = own.filter(|slides| !**slides).count() as u32;
         Ok(WideHeads { layers, kv_heads, head_dim })
     }
 
@@ -189,16 +211,33 @@ mod tests {
     }
 
     #[test]
-    fn what_only_smaller_models_have_is_refused() {
-        let check = |fields: Value, want: Option<&str>| {
-            let refused = config(fields).refuse_gemma4(Family::Gemma4).err();
-            assert_eq!(refused.map(|refusal| refusal.field).as_deref(), want);
+    fn layers_take_inputs_of_their_own() {
+        let check = |fields: Value, want: Result<Option<u32>, &str>| {
+            let seen = config(fields).inputs(Family::Gemma4);
+            assert_eq!(seen.map_err(|refusal| refusal.field), want.map_err(str::to_owned));
         };
         const INPUTS: &str = "hidden_size_per_layer_input";
-        check(json!({}), Some(INPUTS));
-        check(json!({ INPUTS: null }), None);
-        check(json!({ INPUTS: 0, "num_kv_shared_layers": 0 }), None);
-        check(json!({ INPUTS: 0, "num_kv_shared_layers": 2 }), Some("num_kv_shared_layers"));
-        assert!(config(json!({})).refuse_gemma4(Family::Gemma3).is_ok());
+        const ROWS: &str = "vocab_size_per_layer_input";
+        let vocab = config(json!({})).vocab_size;
+        check(json!({}), Err(ROWS)); // the vocabulary is another one than Gemma's
+        check(json!({ ROWS: vocab }), Ok(Some(256)));
+        check(json!({ INPUTS: 8, ROWS: vocab }), Ok(Some(8)));
+        check(json!({ INPUTS: 8, ROWS: vocab + 1 }), Err(ROWS));
+        check(json!({ INPUTS: 1 << 30, ROWS: vocab }), Err(INPUTS));
+        check(json!({ INPUTS: null }), Ok(None));
+        check(json!({ INPUTS: 0 }), Ok(None));
+        assert_eq!(config(json!({})).inputs(Family::Gemma3), Ok(None));
+    }
+
+    #[test]
+    fn wide_heads_of_layers_without_keys_are_not_counted() {
+        let check = |shared: u32, want| {
+            let fields = json!({ "global_head_dim": 32, "num_kv_shared_layers": shared });
+            assert_eq!(heads(fields).map(|wide| wide.layers), want, "{shared} layers");
+        };
+        check(0, Ok(2));
+        check(1, Ok(1));
+        check(2, Ok(1));
+        check(4, Err("kv_shared_layers".to_owned()));
     }
 }

@@ -11,7 +11,6 @@ impl Config {
     pub(super) fn refuse(&self, family: Family) -> Result<(), Refusal> {
         self.refuse_hybrids(family)?;
         self.refuse_nemotron_h(family)?;
-        self.refuse_gemma4(family)?;
         self.refuse_variants(family)
     }
 

@@ -1,0 +1,186 @@
+//! Layers that attend to keys of earlier ones: what nobody wants is not computed, and neither that,
+//! nor when the past arrives, nor who else is in a batch changes a bit of the rest.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_core::MemoryPolicy;
+use aqueduct_engine::{
+    Block, EngineError, LoadOptions, LocalPort, MemoryPort, Model, PortError, Sequence, Want,
+    WeightDtype, decode, prefill,
+};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, Leaves, MemorySet, Reference};
+
+/// Tokens of each chunk: more than attend where only the last is wanted, and no whole tiles.
+const CHUNK: usize = 90;
+const LEAVES: Leaves = Leaves::of_chunks(CHUNK as u32);
+const PROMPT: usize = 2 * CHUNK + 70;
+
+fn load(backend: Arc<dyn Backend>, kv: KvDtype) -> Model {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/gemma4-small-float16");
+    let options = LoadOptions { kv, weights: WeightDtype::Auto, backend };
+    Model::load(&dir, &options, &mut |_| {}).unwrap()
+}
+
+fn models() -> Vec<Model> {
+    let mut backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Reference)];
+    for isa in IsaLevel::available() {
+        let options = CpuOptions { threads: 2, isa: Some(isa) };
+        backends.push(Arc::new(Cpu::new(options).unwrap()));
+    }
+    let kinds = [KvDtype::F32, KvDtype::Bf16];
+    let each = backends.into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv)));
+    each.map(|(backend, kv)| load(backend, kv)).collect()
+}
+
+fn policies() -> [MemoryPolicy; 3] {
+    [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 16, 16), MemoryPolicy::window(2, 16)]
+}
+
+fn tokens(model: &Model, seed: u32) -> Vec<u32> {
+    (0..PROMPT as u32).map(|i| (i * 37 + i * i * 11 + seed) % model.shape().vocab).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// A port that is never ready, and for which layers come in order.
+struct Late(LocalPort, Vec<usize>);
+
+impl MemoryPort for Late {
+    fn is_ready(&self, _layer: usize) -> bool {
+        false
+    }
+
+    fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
+        self.0.take(layer)
+    }
+
+    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
+        self.1.push(layer);
+        self.0.give(layer, memory)
+    }
+}
+
+#[test]
+fn what_nobody_wants_changes_no_bit_of_the_rest() {
+    for model in models() {
+        let (layers, shape) = (model.memory_layers(), model.shape());
+        assert_eq!((model.layers(), layers, shape.kv_shared_layers), (4, 2, 2));
+        for policy in policies() {
+            let tokens = tokens(&model, 0);
+            let (mut all, mut some) = (LocalPort::empty(&model), LocalPort::empty(&model));
+            let mut late = Late(LocalPort::empty(&model), Vec::new());
+            for (idx, chunk) in tokens.chunks(CHUNK).enumerate() {
+                let want = [Want::Memory, Want::Memory, Want::Last][idx];
+                let block = Block { tokens: chunk, start: all.end(), leaves: LEAVES };
+                let whole = prefill(&model, block, &policy, &mut all, Want::All).unwrap();
+                let seen = prefill(&model, block, &policy, &mut some, want).unwrap();
+                let slow = prefill(&model, block, &policy, &mut late, Want::All).unwrap();
+                let rows = seen.hidden.rows();
+                assert_eq!(rows, usize::from(want == Want::Last));
+                let last = whole.hidden.clone().of_last(rows).unwrap();
+                assert_eq!(bits(seen.hidden.data()), bits(last.data()), "{policy:?}");
+                assert_eq!(bits(slow.hidden.data()), bits(whole.hidden.data()), "{policy:?}");
+                assert_eq!(some.layers(), all.layers(), "{policy:?}");
+                assert_eq!(late.0.layers(), all.layers(), "{policy:?}");
+                assert_eq!(std::mem::take(&mut late.1), (0..layers).collect::<Vec<_>>());
+                assert_eq!(seen.retained().unwrap(), whole.retained().unwrap());
+            }
+            assert_eq!(all.layers().len(), layers);
+        }
+    }
+}
+
+/// The prompt of `seed`, prefilled in pages of a pool where there is one.
+fn begun(model: &Model, policy: &MemoryPolicy, seed: u32) -> LocalPort {
+    let pool = model.pool(64 << 20).unwrap().expect("the host has pages");
+    let mut port = match seed % 2 {
+        0 => LocalPort::empty(model),
+        _ => LocalPort::empty_in(&pool, model),
+    };
+    for chunk in tokens(model, seed).chunks(CHUNK) {
+        let block = Block { tokens: chunk, start: port.end(), leaves: LEAVES };
+        prefill(model, block, policy, &mut port, Want::Memory).unwrap();
+    }
+    port
+}
+
+/// Steps of three sequences in a batch, of each alone, and as chunks of one token.
+#[test]
+fn a_batch_gives_what_each_gives_alone() {
+    let leaves = LEAVES.going_on_behind(PROMPT as u32);
+    for model in models() {
+        for policy in policies() {
+            let ports: Vec<_> = (0..3).map(|seed| begun(&model, &policy, seed)).collect();
+            let sequence = |port: &LocalPort| Sequence::new(&model, port.layers().to_vec(), leaves);
+            let mut batch: Vec<_> = ports.iter().map(sequence).collect();
+            let mut alone = batch.clone();
+            let mut ports = ports;
+            for step in 0..5 {
+                let token = |idx: usize| (7 * step + idx as u32 * 5) % model.shape().vocab;
+                let each = batch.iter_mut().enumerate();
+                let turns = each.map(|(idx, it)| it.turn(token(idx), &policy)).collect();
+                let together: Result<Vec<_>, EngineError> =
+                    decode(&model, turns).into_iter().collect();
+                for (idx, logits) in together.unwrap().into_iter().enumerate() {
+                    let one = alone[idx].step(&model, token(idx), &policy).unwrap();
+                    assert_eq!(bits(&logits), bits(&one), "{policy:?}");
+                    let (start, port) = (ports[idx].end(), &mut ports[idx]);
+                    let block = Block { tokens: &[token(idx)], start, leaves };
+                    let done = prefill(&model, block, &policy, port, Want::Last).unwrap();
+                    let spine = model.logits(&done.hidden).unwrap();
+                    assert_eq!(bits(&logits), bits(spine.data()), "{policy:?}");
+                    assert_eq!(batch[idx].memory(), alone[idx].memory(), "{policy:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One that is broken ends alone, and the others' inputs stay theirs.
+#[test]
+fn a_token_that_is_none_ends_alone() {
+    let model = load(Arc::new(Reference), KvDtype::F32);
+    let policy = MemoryPolicy::h2o(2, 16, 16);
+    let sequence =
+        |seed| Sequence::new(&model, begun(&model, &policy, seed).layers().to_vec(), LEAVES);
+    let (mut first, mut broken, mut last) = (sequence(0), sequence(2), sequence(4));
+    let mut want = last.clone();
+    let vocab = model.shape().vocab;
+    let turns = vec![first.turn(3, &policy), broken.turn(vocab, &policy), last.turn(5, &policy)];
+    let done = decode(&model, turns);
+    assert!(done[0].is_ok() && done[1].is_err());
+    let alone = want.step(&model, 5, &policy).unwrap();
+    assert_eq!(bits(done[2].as_ref().unwrap()), bits(&alone));
+}
+
+/// Layers without keys tell what they look at too, in keys of others.
+#[test]
+fn every_layer_is_watched() {
+    let model = load(Arc::new(Reference), KvDtype::F32);
+    let policy = MemoryPolicy::h2o(2, 16, 16);
+    let mut watched = Sequence::new(&model, begun(&model, &policy, 0).layers().to_vec(), LEAVES);
+    let mut plain = watched.clone();
+    watched.watch();
+    for token in [3, 1, 4] {
+        let logits = watched.step(&model, token, &policy).unwrap();
+        assert_eq!(bits(&logits), bits(&plain.step(&model, token, &policy).unwrap()));
+        assert_eq!(watched.memory(), plain.memory());
+        let looks = watched.take_looks();
+        assert_eq!(looks.len(), model.layers());
+        for head in looks.iter().flatten() {
+            let all: f32 = head.weights.iter().sum();
+            assert!((all - 1.0).abs() < 1e-4, "shares sum to {all}");
+            assert_eq!(head.positions.last(), Some(&(watched.position() - 1)));
+        }
+    }
+}
+
+#[test]
+fn shards_are_refused() {
+    let model = load(Arc::new(Reference), KvDtype::F32);
+    let refused = model.check_shards().unwrap_err().to_string();
+    assert!(refused.contains("kv_shared_layers"), "{refused}");
+}
