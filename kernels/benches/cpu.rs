@@ -158,7 +158,8 @@ fn cases(cpu: &Cpu) -> Vec<Case> {
 fn selection_of_one() -> Case {
     const KEYS: usize = 516;
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 4, local: 256, heavy: 256, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 4, local: 256, heavy: 256, ranking, window: None };
     let prepare = move |_: &dyn Backend, _: bool| -> Work {
         let (_, keys, _) = scene(16, 128, KEYS, Some(KEYS));
         let mut set = MemorySet::empty(8, 128, KvDtype::Bf16);

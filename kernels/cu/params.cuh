@@ -246,7 +246,7 @@ struct SelectKeys {
     u32 sinks, recent; // positions below the one and from the other on always stay
     f32 fade, past_votes;
     u32 age_normalised;
-    u32 unused;
+    u32 first_seen; // keys at positions below it rank last, and no sum has them
 };
 
 // select_join: all of past and own.
@@ -295,7 +295,7 @@ struct SelectReplace {
     f32 fade, new_votes;
     u32 age_normalised;
     u32 fresh_table; // nonzero: the table is still to be written, key j in cell j
-    u32 unused;
+    u32 first_seen; // as of `SelectKeys`
 };
 
 // Attention on sm_90a: attention90.cu, masses90.cu. Of a pair, the first is of own keys, the

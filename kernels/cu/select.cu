@@ -41,6 +41,9 @@ DEVICE u32 order_of(f32 score, f32 votes, u32 age_normalised) {
     return bits & 0x80000000 ? ~bits : bits | 0x80000000;
 }
 
+// The order of the lowest rank, and of keys that no row to come sees.
+constexpr u32 LOWEST = ~0xff800000u;
+
 // A past score or votes with what the block adds.
 DEVICE f32 counted(f32 tally, f32 fade, f32 gain) { return add(mul(tally, fade), gain); }
 
@@ -91,8 +94,9 @@ DEVICE Span rank_all(const SelectKeys& p, Scratch* scratch, u32* ranks, f64& all
     f64 scores = 0.0;
     for (u32 i = mine.first + lane_index(); i < mine.end; i += 32) {
         Key key = key_of(p, block_x(), i);
-        ranks[i] = order_of(key.score, key.votes, p.age_normalised);
-        scores += key.score;
+        bool seen = key.position >= p.first_seen;
+        ranks[i] = seen ? order_of(key.score, key.votes, p.age_normalised) : LOWEST;
+        if (seen) scores += key.score;
         counts += (u64)(key.position < p.sinks) | (u64)(key.position < p.recent) << 32;
     }
     counts = block_sum(counts, scratch->counts);
@@ -206,7 +210,7 @@ KERNEL(select_keys, SelectKeys, THREADS, 1) {
         if (stays) {
             Key key = key_of(p, g, base + lane_index());
             keep(p, base + lane_index(), (u64)g * p.kept + sure + at_most(ties, cut.ties), key);
-            kept_scores += key.score;
+            if (key.position >= p.first_seen) kept_scores += key.score;
         }
         before += count_of(lanes);
     }
@@ -294,6 +298,7 @@ struct ReplaceScratch {
 // of equals the last is the lowest.
 DEVICE u64 worth(u32 position, u32 order, u32 i, const SelectReplace& p) {
     bool candidate = position >= p.sinks && position < p.recent;
+    if (position < p.first_seen) order = LOWEST;
     return candidate ? (u64)order << 32 | (u32)~i : ~(u64)0;
 }
 
@@ -302,22 +307,23 @@ DEVICE u32 count_and_find(const SelectReplace& p, ReplaceScratch* scratch, u64 h
     f32 new_score = p.own_mass[block_x()];
     u32 new_order = order_of(new_score, p.new_votes, p.age_normalised);
     u64 worst = worth(p.end, new_order, p.keys, p);
-    f64 all = thread_index() == 0 ? new_score : 0.0;
+    bool new_seen = p.end >= p.first_seen;
+    f64 all = thread_index() == 0 && new_seen ? new_score : 0.0;
     for (u32 i = thread_index(); i < p.keys; i += THREADS) {
         f32 score = counted(p.score[head + i], p.fade, p.past_mass[head + i]);
         f32 votes = counted(p.votes[head + i], p.fade, p.new_votes);
         p.score[head + i] = score;
         p.votes[head + i] = votes;
         if (p.fresh_table) p.table[head + i] = i;
-        all += score;
+        if (p.positions[head + i] >= p.first_seen) all += score;
         u64 other = worth(p.positions[head + i], order_of(score, votes, p.age_normalised), i, p);
         worst = other < worst ? other : worst;
     }
     worst = block_fold(worst, scratch->worst, [](u64 a, u64 b) { return a < b ? a : b; });
     u32 gone = ~(u32)worst;
-    f64 kept = thread_index() == 0 && gone != p.keys ? new_score : 0.0;
+    f64 kept = thread_index() == 0 && new_seen && gone != p.keys ? new_score : 0.0;
     for (u32 i = thread_index(); i < p.keys; i += THREADS) {
-        if (i != gone) kept += p.score[head + i];
+        if (i != gone && p.positions[head + i] >= p.first_seen) kept += p.score[head + i];
     }
     kept = block_sum(kept, scratch->sums);
     all = block_sum(all, scratch->sums);

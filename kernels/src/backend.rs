@@ -33,6 +33,7 @@ use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
 use crate::weights::{Angles, LayerWeights, Linear, Matrix};
+use crate::window::Window;
 
 /// A block's queries with what attention needs to know of them.
 #[derive(Debug, Clone, Copy)]
@@ -43,20 +44,18 @@ pub struct Queries<'a> {
     pub start: u32,
     /// Multiplies every dot product, above 0; 1 / sqrt(head_dim) for the families served here.
     pub scale: f32,
-    /// A row at position p sees keys at positions above p - window only (a model's own
-    /// sliding window); `None` sees all.
-    pub window: Option<u32>,
+    /// What a row sees of the keys before it, where the model bounds that; `None` sees all.
+    pub window: Option<Window>,
     /// Above 0, if the model has it: a scaled product z counts as cap tanh(z / cap)  (Gemma Team
     /// 2024, "logit soft-capping").
     pub softcap: Option<f32>,
 }
 
 impl Queries<'_> {
-    /// Positions that row `t` sees: its own and those before it, above p - window.
+    /// Positions that row `t` sees: its own and those before it, as far as the window lets it.
     pub fn sight(&self, t: usize) -> RangeInclusive<u32> {
         let position = self.start + t as u32;
-        let unseen = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        unseen..=position
+        self.window.map_or(0, |window| window.first_seen(position))..=position
     }
 }
 
@@ -148,9 +147,15 @@ pub enum Op {
     /// `finish` where experts are beside a dense part
     /// ([`FeedForward::Beside`](crate::FeedForward::Beside)). Who does not refuses such a layer.
     Beside,
+    /// `finish` where what experts are given is weighed
+    /// ([`Routing::before`](crate::experts::Routing::before)). Who does not refuses it.
+    WeighedRows,
     /// `project` of layers that attend to keys of earlier ones
-    /// ([`LayerWeights::keys_of`](crate::LayerWeights::keys_of)). Who does not refuses such a layer.
+    /// ([`LayerWeights::keys_of`](crate::LayerWeights::keys_of)). Who does not refuses it.
     SharedKeys,
+    /// Attention of rows that see their block of positions ([`Window::Block`]). Who does not
+    /// refuses them.
+    Blocks,
     /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
     /// does not reads them too, from a copy.
     Pages,
@@ -175,7 +180,7 @@ pub trait StateOps: Send + Sync {
 /// Attention over keys: states and masses.
 ///
 /// One rule of sight serves own and remembered keys: row i at position p sees a key at
-/// position s if and only if s <= p, and s > p - window when the model has a window. For a
+/// position s if and only if s <= p, and s is in the model's [`Window`] if it has one. For a
 /// memory set that is every key; for a block's own keys it is the causal triangle.
 pub trait AttentionOps: StateOps {
     /// The partial state of `queries` over `keys`. No keys, or none in sight: empty rows.

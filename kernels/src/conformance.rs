@@ -113,6 +113,7 @@ macro_rules! conformance_checks {
             layers::project_matches_f64,
             layers::finish_matches_f64,
             layers::experts_beside_a_dense_part,
+            layers::experts_of_weighed_rows,
             layers::queries_beside_keys_of_another_layer,
             layers::layers_take_inputs_of_their_own,
             layers::caps_match_f64,

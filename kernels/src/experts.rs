@@ -62,6 +62,9 @@ pub struct Routing {
     /// `[experts]`: what the weight of each is multiplied by at last, if the model has it. It
     /// chooses nothing, and no sum has it  (Google 2026, Gemma 4).
     pub factors: Option<Arc<[f32]>>,
+    /// Weights multiply what experts are given, and not what they make of it
+    /// (Meta 2025, Llama 4).
+    pub before: bool,
 }
 
 /// What one expert is given, or what goes through a part besides.
@@ -138,7 +141,16 @@ mod tests {
 
     fn routing(chosen: usize, scoring: Scoring) -> Routing {
         let (normalises, scale) = (false, 1.0);
-        Routing { chosen, scoring, bias: None, normalises, scale, groups: None, factors: None }
+        Routing {
+            chosen,
+            scoring,
+            bias: None,
+            normalises,
+            scale,
+            groups: None,
+            factors: None,
+            before: false,
+        }
     }
 
     /// `want`: expert, row, weight.

@@ -44,6 +44,7 @@ pub mod shard;
 pub mod state;
 pub mod tensor;
 pub mod weights;
+mod window;
 
 pub use array::{Array, Resident};
 pub use backend::{
@@ -68,3 +69,4 @@ pub use weights::{
     Activation, Angles, Beside, Experts, FeedForward, Gated, LayerInput, LayerSpec, LayerWeights,
     Linear, Matrix, MatrixData, Ungated, Xielu,
 };
+pub use window::Window;

@@ -15,6 +15,7 @@ use crate::backend::BackendError;
 use crate::cells::HeadRows;
 use crate::pool::Pool;
 use crate::tensor::{KvDtype, KvHeads};
+use crate::window::Window;
 
 /// Keys with their values, per KV head, ascending by position: a block's own keys or a
 /// memory set. Every KV head has the same number of keys, not the same keys.
@@ -327,4 +328,14 @@ pub struct Selection {
     pub heavy: usize,
     /// How scores are made and compared.
     pub ranking: Ranking,
+    /// What rows to come see of the keys, where the model bounds that: a key that none of them sees
+    /// ranks last. What is retained is of the others.
+    pub window: Option<Window>,
+}
+
+impl Selection {
+    /// The first position that a row at `end`, or behind it, sees.
+    pub fn first_seen(&self, end: u32) -> u32 {
+        self.window.map_or(0, |window| window.first_seen(end))
+    }
 }

@@ -9,6 +9,7 @@
 //! KV heads may keep different numbers of a shard's keys.
 
 mod gather;
+mod mass;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +21,7 @@ use self::gather::{join, joined};
 use crate::backend::{Backend, BackendError, Queries};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::pool::Pool;
-use crate::select::{rank, sum, votes};
+use crate::select::{LOWEST, rank, votes};
 use crate::state::AttentionState;
 use crate::tensor::Heads;
 
@@ -70,13 +71,6 @@ pub struct Passed<'a> {
     pub end: u32,
 }
 
-impl Tally {
-    /// Sum of all scores.
-    pub fn mass(&self) -> f64 {
-        self.score.iter().map(|score| sum(score)).sum()
-    }
-}
-
 impl Candidate {
     /// Best first; total, as positions of one KV head are distinct.
     pub fn order(&self, other: &Self) -> Ordering {
@@ -95,6 +89,11 @@ impl Cutoff {
 }
 
 impl Passed<'_> {
+    /// The first position that a row to come sees.
+    fn first_seen(&self) -> u32 {
+        self.selection.first_seen(self.end)
+    }
+
     fn is_safe(&self, position: u32) -> bool {
         let Selection { keep_all, sinks, local, .. } = *self.selection;
         keep_all || position < sinks || position >= self.end.saturating_sub(local)
@@ -198,11 +197,6 @@ impl Shard {
         self.parts.iter().map(MemorySet::bytes).sum()
     }
 
-    /// Sum of all scores.
-    pub fn mass(&self) -> f64 {
-        self.parts.iter().map(|part| sum(&part.score)).sum()
-    }
-
     /// The partial state of `queries` over the keys.
     ///
     /// # Errors
@@ -280,7 +274,7 @@ impl Shard {
     pub fn candidates(&self, tally: &Tally, passed: Passed<'_>) -> Vec<Vec<Candidate>> {
         let most = passed.selection.heavy.saturating_add(1);
         let best = |(part, g): (usize, usize)| {
-            let all = self.entries(tally, (part, g), &passed.selection.ranking);
+            let all = self.entries(tally, (part, g), passed);
             best(all.filter(|candidate| !passed.is_safe(candidate.position)).collect(), most)
         };
         self.each_head().map(best).collect()
@@ -299,7 +293,6 @@ impl Shard {
         passed: Passed<'_>,
     ) -> Result<Self, BackendError> {
         self.fetch_lists()?;
-        let ranking = &passed.selection.ranking;
         let kept: Vec<Vec<usize>> = self
             .each_head()
             .zip(cutoffs)
@@ -307,7 +300,7 @@ impl Shard {
                 let stays = |(_, key): &(usize, Candidate)| {
                     passed.is_safe(key.position) || cutoff.keeps(key)
                 };
-                let entries = self.entries(&tally, at, ranking).enumerate();
+                let entries = self.entries(&tally, at, passed).enumerate();
                 entries.filter(stays).map(|(idx, _)| idx).collect()
             })
             .collect();
@@ -385,13 +378,14 @@ impl Shard {
         &'a self,
         tally: &'a Tally,
         (part, g): (usize, usize),
-        ranking: &'a Ranking,
+        passed: Passed<'a>,
     ) -> impl Iterator<Item = Candidate> + 'a {
+        let (ranking, first_seen) = (&passed.selection.ranking, passed.first_seen());
         let positions = self.parts[part].keys.head_positions(g);
         let span = g * positions.len()..(g + 1) * positions.len();
         let tallies = tally.score[part][span.clone()].iter().zip(&tally.votes[part][span]);
-        positions.iter().zip(tallies).map(|(&position, (&score, &votes))| Candidate {
-            rank: rank(score, votes, ranking),
+        positions.iter().zip(tallies).map(move |(&position, (&score, &votes))| Candidate {
+            rank: if position < first_seen { LOWEST } else { rank(score, votes, ranking) },
             position,
         })
     }

@@ -274,8 +274,8 @@ impl FeedForward {
     }
 }
 
-/// Numbers of a token that are a layer's own, which it takes at its end beside the stream: to that it
-/// adds norm(W_up (activation(W_gate x) · input))  (Google 2025, Gemma 3n).
+/// Numbers of a token that are a layer's own, which it takes at its end beside the stream: to that
+/// it adds norm(W_up (activation(W_gate x) · input))  (Google 2025, Gemma 3n).
 #[derive(Debug, Clone)]
 pub struct LayerInput {
     /// `[inputs, width]`, of the stream as it comes.
@@ -295,8 +295,8 @@ pub struct LayerWeights {
     pub spec: LayerSpec,
     /// `[width]`: RMS norm before attention, if the model has it.
     pub attn_norm: Option<Arc<[f32]>>,
-    /// The earlier layer to whose keys and values it attends, if it has none of its own: `qkv` is of
-    /// queries alone then, `[H D, width]`, and `spec` has the heads of that layer
+    /// The earlier layer to whose keys and values it attends, if it has none of its own: `qkv` is
+    /// of queries alone then, `[H D, width]`, and `spec` has the heads of that layer
     /// (Google 2025, Gemma 3n).
     pub keys_of: Option<usize>,
     /// Query, key and value projections stacked: `[(H + 2G) D, width]`, rows in that order,

@@ -10,7 +10,7 @@ use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::{
     Activation, Angles, AttentionOps, Cpu, CpuOptions, FeedForward, Gated, Heads, IsaLevel, Keys,
     KvData, KvDtype, KvHeads, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
-    Queries, Reference, Rows,
+    Queries, Reference, Rows, Window,
 };
 use half::bf16;
 use noise::noise;
@@ -68,7 +68,8 @@ fn pulled(seen: &[f32], want: &[f32], slack: &[f32]) -> Vec<f32> {
 
 fn check_attention(scene: Scene) {
     let (q, keys, start) = scene.make();
-    let queries = Queries { q: &q, start, scale: 3.0, window: scene.window, softcap: None };
+    let queries =
+        Queries { q: &q, start, scale: 3.0, window: scene.window.map(Window::Last), softcap: None };
     let want = Reference.attend(queries, &keys).unwrap();
     let weights: Vec<f32> =
         (0..scene.tokens).map(|t| if t % 3 == 1 { 0.0 } else { 0.5 + t as f32 }).collect();

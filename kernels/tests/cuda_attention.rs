@@ -8,7 +8,8 @@ mod noise;
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
-    Array, Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference, Scope,
+    Array, Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference,
+    Scope, Window,
 };
 use noise::noise;
 
@@ -85,7 +86,7 @@ impl Scene {
 
 impl Block {
     fn attended(&self, backend: &dyn AttentionOps) -> Attended {
-        let Scene { window, .. } = self.scene;
+        let window = self.scene.window.map(Window::Last);
         let queries =
             Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window, softcap: None };
         let weights = self.scene.weights();

@@ -7,7 +7,7 @@ use aqueduct_kernels::compare::identical;
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::select::select;
 use aqueduct_kernels::{
-    Array, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection, SelectionOps,
+    Array, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection, SelectionOps, Window,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -39,16 +39,24 @@ fn shapes() -> impl Strategy<Value = Shape> {
         .prop_map(|(kv_heads, head_dim, kv)| Shape { kv_heads, head_dim, kv })
 }
 
+/// Also such as hide all but a few keys.
+fn windows() -> impl Strategy<Value = Option<Window>> {
+    let last = (1..40_u32).prop_map(|count| Some(Window::Last(count)));
+    let block = (1..40_u32).prop_map(|count| Some(Window::Block(count)));
+    prop_oneof![4 => Just(None), 1 => last, 1 => block]
+}
+
 fn selections() -> impl Strategy<Value = Selection> {
     let ranking = (prop_oneof![Just(1.0_f32), Just(0.95)], 0..5_usize, any::<bool>());
     let budget = (0..6_u32, 0..12_u32, 0..20_usize, prop::bool::weighted(0.1));
-    (ranking, budget).prop_map(
-        |((decay, window, age_normalised), (sinks, local, heavy, keep_all))| Selection {
+    (ranking, budget, windows()).prop_map(
+        |((decay, votes, age_normalised), (sinks, local, heavy, keep_all), window)| Selection {
             keep_all,
             sinks,
             local,
             heavy,
-            ranking: Ranking { decay, window, age_normalised },
+            ranking: Ranking { decay, window: votes, age_normalised },
+            window,
         },
     )
 }
@@ -164,7 +172,8 @@ proptest! {
 #[test]
 fn sets_larger_than_a_block_of_threads() {
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 4, local: 300, heavy: 1500, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 4, local: 300, heavy: 1500, ranking, window: None };
     let shape = Shape { kv_heads: 2, head_dim: 8, kv: KvDtype::Bf16 };
     let turn = |tokens: usize, seed: u32| {
         let mixed = (0..9999_u32).map(|i| (i + seed).wrapping_mul(2_654_435_761));
@@ -178,7 +187,8 @@ fn sets_larger_than_a_block_of_threads() {
 #[test]
 fn sets_larger_than_shared_memory() {
     let ranking = Ranking { decay: 0.95, window: 0, age_normalised: true };
-    let selection = Selection { keep_all: false, sinks: 4, local: 300, heavy: 60, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 4, local: 300, heavy: 60, ranking, window: None };
     let shape = Shape { kv_heads: 1, head_dim: 1, kv: KvDtype::Bf16 };
     let masses = (0..997).map(|i| (i * 7 % 13) as f32).collect();
     let turn = Turn { tokens: 60_000, selection, masses, is_shared: false };

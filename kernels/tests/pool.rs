@@ -41,7 +41,14 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 fn selections() -> impl Strategy<Value = Selection> {
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
     (0..3_u32, 0..30_u32, 0..30_usize, prop::bool::weighted(0.2)).prop_map(
-        move |(sinks, local, heavy, keep_all)| Selection { keep_all, sinks, local, heavy, ranking },
+        move |(sinks, local, heavy, keep_all)| Selection {
+            keep_all,
+            sinks,
+            local,
+            heavy,
+            ranking,
+            window: None,
+        },
     )
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::select::select;
-use aqueduct_kernels::{AttentionState, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection};
+use aqueduct_kernels::{
+    AttentionState, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection, Window,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -91,16 +93,24 @@ fn tally(count: usize) -> impl Strategy<Value = Vec<f32>> {
     vec(prop_oneof![20 => (0..4_u8).prop_map(f32::from), 1 => Just(f32::NAN)], count)
 }
 
+/// Also such as hide all but a few keys.
+fn windows() -> impl Strategy<Value = Option<Window>> {
+    let last = (1..80_u32).prop_map(|count| Some(Window::Last(count)));
+    let block = (1..80_u32).prop_map(|count| Some(Window::Block(count)));
+    prop_oneof![4 => Just(None), 1 => last, 1 => block]
+}
+
 fn selections() -> impl Strategy<Value = Selection> {
     let ranking = (prop_oneof![Just(1.0_f32), Just(0.5)], 0..5_usize, any::<bool>());
     let budget = (0..12_u32, 0..40_u32, 0..20_usize, prop::bool::weighted(0.1));
-    (ranking, budget).prop_map(
-        |((decay, window, age_normalised), (sinks, local, heavy, keep_all))| Selection {
+    (ranking, budget, windows()).prop_map(
+        |((decay, votes, age_normalised), (sinks, local, heavy, keep_all), window)| Selection {
             keep_all,
             sinks,
             local,
             heavy,
-            ranking: Ranking { decay, window, age_normalised },
+            ranking: Ranking { decay, window: votes, age_normalised },
+            window,
         },
     )
 }
@@ -171,7 +181,14 @@ impl Choice {
             true => key.score / key.votes.max(1e-30),
             false => key.score,
         };
-        if rank.is_nan() { f32::NEG_INFINITY } else { rank }
+        // The next row stands behind the own keys, and what it does not see no other one does.
+        let next = 60 + self.own.len() as u32;
+        let seen = match self.selection.window {
+            None => true,
+            Some(Window::Last(count)) => key.position + count > next,
+            Some(Window::Block(count)) => key.position / count == next / count,
+        };
+        if rank.is_nan() || !seen { f32::NEG_INFINITY } else { rank }
     }
 
     /// Every key in the order in which a head gives them up, and how many it must keep.

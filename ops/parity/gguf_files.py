@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 import gguf_gemma4
+import gguf_llama4
 import gguf_hybrid
 
 ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
@@ -14,7 +15,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'smollm3': 'smollm3', 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5',
                  'glm': 'chatglm',
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
-                 'gemma4_text': 'gemma4',
+                 'gemma4_text': 'gemma4', 'llama4_text': 'llama4',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
                  'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4',
@@ -61,6 +62,10 @@ NAMES = {
     'self_attn.q_a_proj': 'attn_q_a', 'self_attn.q_a_layernorm': 'attn_q_a_norm',
     'self_attn.q_b_proj': 'attn_q_b', 'self_attn.kv_a_proj_with_mqa': 'attn_kv_a_mqa',
     'self_attn.kv_a_layernorm': 'attn_kv_a_norm', 'self_attn.kv_b_proj': 'attn_kv_b',
+    'feed_forward.router': 'ffn_gate_inp',
+    **{f'feed_forward.{which}_proj': f'ffn_{which}' for which in ('gate', 'up', 'down')},
+    **{f'feed_forward.shared_expert.{which}_proj': f'ffn_{which}_shexp'
+       for which in ('gate', 'up', 'down')},
     'attention_layernorm': 'attn_norm', 'feedforward_layernorm': 'ffn_norm',
 }
 OLMO2 = {'post_attention_layernorm': 'post_attention_norm',
@@ -130,6 +135,8 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_oss_experts(writer, key, tensor, kind)
         elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
             stored[key] = add_by_heads(writer, key, tensor, kind, config)
+        elif gguf_llama4.is_piece(key, config):
+            stored[key] = gguf_llama4.add_tensor(writer, key, tensor, kind)
         elif gguf_gemma4.is_piece(key, config):
             stored[key] = gguf_gemma4.add_tensor(writer, key, tensor, kind)
         elif gguf_hybrid.is_piece(key, config):
@@ -158,7 +165,8 @@ def add_metadata(writer, config, head_dim):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     if config.model_type != 'qwen3_5_moe_text':  # whose layers all have experts
-        writer.add_feed_forward_length(gguf_gemma4.feed_forward_length(config))
+        ffn = getattr(config, 'intermediate_size_mlp', None)  # Llama 4's, of layers without experts
+        writer.add_feed_forward_length(ffn or gguf_gemma4.feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
     if not hasattr(config, 'kv_lora_rank'):
         writer.add_head_count_kv(config.num_key_value_heads)
@@ -225,6 +233,8 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_shared_feed_forward_length(shared)
     if config.model_type == 'gemma4_text':
         gguf_gemma4.add_metadata(writer, config)
+    if config.model_type == 'llama4_text':
+        gguf_llama4.add_metadata(writer, config)
     if config.model_type == 'gemma2':
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)

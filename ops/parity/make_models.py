@@ -63,6 +63,12 @@ GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0
 
 OLMO3 = dict(full_attention=YARN, sliding_attention=dict(rope_type='default', rope_theta=10000.0))
 
+# Rows that see their block of positions, layers that do not rotate, and experts of weighed rows.
+LLAMA4 = dict(
+    head_dim=16, intermediate_size=48, intermediate_size_mlp=96, num_hidden_layers=5,
+    num_local_experts=4, num_experts_per_tok=1, attention_chunk_size=20, floor_scale=16,
+    attn_scale=0.5)
+
 # name -> (configuration class, what differs from TINY)
 MODELS = {
     'llama-gqa': ('LlamaConfig', {}),
@@ -75,6 +81,13 @@ MODELS = {
         rope_type='dynamic', rope_theta=10000.0, factor=2.0))),
     'internlm3': ('InternLM3Config', dict(head_dim=16, attention_bias=True, mlp_bias=True)),
     'iquestcoder': ('IQuestCoderConfig', dict(head_dim=32)),
+    'llama4': ('Llama4TextConfig', LLAMA4),
+    'llama4-odd': ('Llama4TextConfig', dict(
+        LLAMA4, use_qk_norm=False, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1, 1, 0],
+        num_experts_per_tok=2, attention_bias=True, attn_temperature_tuning=False)),
+    'llama4-usual': ('Llama4TextConfig', dict(
+        LLAMA4, attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1,
+        interleave_moe_layer_step=2, rope_parameters=LLAMA3)),
     'mistral': ('MistralConfig', dict(sliding_window=None)),
     'mistral-window': ('MistralConfig', dict(sliding_window=9, head_dim=32)),
     'qwen2': ('Qwen2Config', dict(tie_word_embeddings=True)),
@@ -391,6 +404,10 @@ INSIDE = {
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
             **VISION))),
+    'llama4-inside': ('Llama4Config', MODELS['llama4'][1], dict(
+        tie_word_embeddings=False, vision_config=dict(
+            num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4,
+            vision_output_dim=32, projector_input_dim=32, projector_output_dim=32, **VISION))),
     'mistral3-inside': ('Mistral3Config', dict(model_type='mistral', sliding_window=None), dict(
         image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
         vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
@@ -435,7 +452,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope',
                'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
-               'gemma4', 'gemma4-moe', 'gemma4-small', 'gemma4-shared',
+               'gemma4', 'gemma4-moe', 'gemma4-small', 'gemma4-shared', 'llama4-usual',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
@@ -794,6 +811,10 @@ def shrink():
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
     MODELS['gemma4-moe'][1].update(num_hidden_layers=2, top_k_experts=2, layer_types=[
         'sliding_attention', 'full_attention'])
+    narrow = dict(intermediate_size=32, intermediate_size_mlp=32)
+    MODELS['llama4'][1].update(num_hidden_layers=2, no_rope_layers=[1, 0], **narrow)
+    # No GGUF file says which layers rotate.
+    MODELS['llama4-usual'][1].update(num_hidden_layers=4, **narrow)
     MODELS['gemma4-small'][1].update(
         num_hidden_layers=4, num_kv_shared_layers=2, vocab_size_per_layer_input=32,
         layer_types=['sliding_attention', 'full_attention'] * 2)
@@ -838,6 +859,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'gemma3', 'Q8_0')
     narrow_case(cases, 'gemma3-odd', torch.float16)
     narrow_case(cases, 'gemma4-moe', torch.bfloat16)
+    narrow_case(cases, 'llama4', torch.bfloat16)
+    gguf_case(cases, 'llama4-usual', 'Q8_0')
     gguf_case(cases, 'gemma4-small', 'Q8_0')
     narrow_case(cases, 'gemma4-small', torch.float16)
     narrow_case(cases, 'mixtral', torch.bfloat16)

@@ -231,7 +231,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
         "jais-2" => plain(words(&[JAIS2])?),
         "exaone-moe" => plain(words(&[EXAONE_MOE])?),
-        "gpt-4o" | "minimax-m2" | "kanana2" => plain(words(&[GPT4O])?),
+        "gpt-4o" | "llama4" | "minimax-m2" | "kanana2" => plain(words(&[GPT4O])?),
         "tiny_aya" => plain(words(&TINY_AYA)?),
         KIMI => Family { ignores_merges: true, ..plain(words(&[KIMI_K2])?) },
         "youtu" => Family { ignores_merges: true, ..plain(words(&YOUTU)?) },

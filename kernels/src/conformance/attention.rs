@@ -6,6 +6,7 @@ use crate::compare::{Tolerance, close, identical};
 use crate::memory::Keys;
 use crate::state::AttentionState;
 use crate::tensor::{KvDtype, KvHeads};
+use crate::window::Window;
 
 use super::near::close_to;
 use super::oracle;
@@ -168,7 +169,18 @@ pub fn kv_dtypes(backend: &dyn Backend) {
 /// Rows see keys above p - window only, remembered or own.
 pub fn model_sliding_window(backend: &dyn Backend) {
     for window in [1, 5, 16, 24, 30, 1000, u32::MAX] {
-        check_shape(backend, Shape { window: Some(window), ..Shape::default() }, 12, 19);
+        let last = Some(Window::Last(window));
+        check_shape(backend, Shape { window: last, ..Shape::default() }, 12, 19);
+        if backend.supports(Op::Blocks) {
+            let block = Some(Window::Block(window));
+            check_shape(backend, Shape { window: block, ..Shape::default() }, 12, 19);
+            check_shape(
+                backend,
+                Shape { window: block, kv: KvDtype::Bf16, ..Shape::default() },
+                70,
+                40,
+            );
+        }
     }
 }
 
@@ -180,7 +192,12 @@ pub fn capped_logits(backend: &dyn Backend) {
             for (head_dim, window, past, tokens) in
                 [(16, None, 40, 33), (128, None, 70, 65), (36, Some(20), 41, 3), (64, None, 9, 1)]
             {
-                check_shape(backend, Shape { head_dim, kv, window, ..shape }, past, tokens);
+                check_shape(
+                    backend,
+                    Shape { head_dim, kv, window: window.map(Window::Last), ..shape },
+                    past,
+                    tokens,
+                );
             }
         }
     }

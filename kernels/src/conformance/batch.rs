@@ -5,6 +5,7 @@ use crate::compare::identical;
 use crate::memory::{Keys, Leaves};
 use crate::tensor::KvDtype;
 use crate::weights::Angles;
+use crate::window::Window;
 
 use super::layers::{angles, row_bits, rows};
 use super::plain::PlainLayer;
@@ -85,7 +86,9 @@ fn same(seen: &Attended, want: &Attended) {
 pub fn blocks_attend_as_they_do_alone(backend: &dyn Backend) {
     let pasts = [(0, 1), (300, 1), (1, 1), (1100, 1), (40, 1), (41, 1), (130, 3), (0, 1)];
     let (f32, bf16) = (KvDtype::F32, KvDtype::Bf16);
-    for (head_dim, kv, window) in [(16, f32, None), (80, bf16, Some(90)), (128, bf16, None)] {
+    for (head_dim, kv, window) in
+        [(16, f32, None), (80, bf16, Some(Window::Last(90))), (128, bf16, None)]
+    {
         let (sinks, softcap) = (head_dim == 80, window.map(|_| 2.0));
         let shape = Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
         let sequence = |(idx, size)| Sequence::new(shape, size, idx);

@@ -8,6 +8,7 @@ use crate::compare::identical;
 use crate::memory::{Keys, MemorySet, Move};
 use crate::pool::{PAGE_CELLS, Pool, page_bytes};
 use crate::tensor::{KvDtype, KvHeads};
+use crate::window::Window;
 
 use super::attention::{masses, merged};
 use super::chains::H2O;
@@ -82,7 +83,7 @@ fn paged(keys: &Keys) -> [Keys; 2] {
 /// token and of many.
 pub fn scattered_cells_give_the_same_bits(backend: &dyn Backend) {
     for kv in [KvDtype::F32, KvDtype::Bf16] {
-        for (head_dim, window) in [(16, None), (80, None), (128, Some(90))] {
+        for (head_dim, window) in [(16, None), (80, None), (128, Some(Window::Last(90)))] {
             for (past, tokens) in [(41, 1), (300, 1), (150, 3), (70, 65)] {
                 let shape = Shape { heads: 6, head_dim, kv, window, ..Shape::default() };
                 check(backend, shape, past, tokens);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::Backend;
+use crate::backend::{Backend, Op};
 use crate::compare::{Tolerance, close, identical};
 use crate::memory::{MemorySet, Ranking, Selection};
 use crate::tensor::{KvDtype, Rows};
+use crate::window::Window;
 
 use super::attention::{masses, merged};
 use super::near::close_to;
@@ -17,7 +18,7 @@ pub(super) const CUMULATIVE: Ranking = Ranking { decay: 1.0, window: 0, age_norm
 
 /// Two sinks, four recent, five heavy.
 pub(super) const H2O: Selection =
-    Selection { keep_all: false, sinks: 2, local: 4, heavy: 5, ranking: CUMULATIVE };
+    Selection { keep_all: false, sinks: 2, local: 4, heavy: 5, ranking: CUMULATIVE, window: None };
 
 const DENSE: Selection = Selection { keep_all: true, ..H2O };
 
@@ -96,9 +97,12 @@ pub fn every_policy_follows_the_definition(backend: &dyn Backend) {
     ];
     for selection in policies {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
-            for window in [None, Some(12)] {
-                let shape = Shape { kv, window, ..Shape::default() };
-                check_chain(backend, shape, &selection, &[16, 16, 16, 5, 1, 1, 1, 9, 1]);
+            let blocks = backend.supports(Op::Blocks).then_some(Window::Block(14));
+            for window in [None, Some(Window::Last(12)), blocks] {
+                let (shape, selection) = (Shape { kv, window, ..Shape::default() }, &selection);
+                let sizes = [16, 16, 16, 5, 1, 1, 1, 9, 1, 1, 1, 1, 1];
+                check_chain(backend, shape, selection, &sizes);
+                check_chain(backend, shape, &Selection { window, ..*selection }, &sizes);
             }
         }
     }

@@ -217,6 +217,18 @@ pub fn experts_beside_a_dense_part(backend: &dyn Backend) {
     }
 }
 
+/// Experts of which weights multiply what they are given, where the backend has that.
+pub fn experts_of_weighed_rows(backend: &dyn Backend) {
+    if !backend.supports(Op::WeighedRows) {
+        return;
+    }
+    for held in Held::ALL {
+        let look = Look { held, experts: true, before: true, ..PLAIN };
+        check_finish(backend, look);
+        check_rows_alone(backend, look);
+    }
+}
+
 /// Queries alone, and their bits in any company, where the backend has them.
 pub fn queries_beside_keys_of_another_layer(backend: &dyn Backend) {
     if !backend.supports(Op::SharedKeys) {

@@ -10,6 +10,7 @@ use crate::fold::{Missing, Node, fold};
 use crate::memory::{Keys, Leaves, Ranking};
 use crate::state::AttentionState;
 use crate::tensor::{KvDtype, Rows};
+use crate::window::Window;
 
 use super::attention::masses;
 use super::near::close_to;
@@ -26,7 +27,7 @@ pub fn sinks_have_a_share_and_no_value(backend: &dyn Backend) {
             }
         }
     }
-    let seeing_little = Shape { window: Some(3), sinks: true, ..Shape::default() };
+    let seeing_little = Shape { window: Some(Window::Last(3)), sinks: true, ..Shape::default() };
     check_sinks(backend, seeing_little, (40, 33));
 }
 
@@ -85,7 +86,12 @@ pub fn column_sums_match_a_manual_sum(backend: &dyn Backend) {
     for tokens in [1, 2, 15, 64, 65] {
         check_masses(backend, Shape::default(), tokens, &vec![1.0; tokens]);
     }
-    check_masses(backend, Shape { window: Some(20), ..Shape::default() }, 35, &[1.0; 35]);
+    check_masses(
+        backend,
+        Shape { window: Some(Window::Last(20)), ..Shape::default() },
+        35,
+        &[1.0; 35],
+    );
     for (tokens, head_dim) in [(1, 64), (35, 16), (35, 128)] {
         let shape = Shape { softcap: Some(2.0), head_dim, kv: KvDtype::Bf16, ..Shape::default() };
         check_masses(backend, shape, tokens, &vec![1.0; tokens]);
@@ -139,7 +145,7 @@ pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
     let ranking = Ranking { decay: 0.95, window: 40, age_normalised: false };
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for (past, tokens) in [(0, 1), (0, 70), (1, 1), (300, 1), (130, 3), (41, 33), (150, 170)] {
-            for (head_dim, window) in [(16, None), (36, Some(90)), (128, None)] {
+            for (head_dim, window) in [(16, None), (36, Some(Window::Last(90))), (128, None)] {
                 let (sinks, softcap) = (head_dim != 16, window.map(|_| 2.0));
                 let shape =
                     Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
@@ -248,7 +254,7 @@ pub fn a_leaf_may_have_all_keys_of_one_head(backend: &dyn Backend) {
 /// Sets of keys at once give the bits that they give one by one, merged: any node of a fold.
 pub fn folded_sets_give_the_same_bits(backend: &dyn Backend) {
     for kv in [KvDtype::F32, KvDtype::Bf16] {
-        for (head_dim, window) in [(16, None), (36, Some(700)), (128, None)] {
+        for (head_dim, window) in [(16, None), (36, Some(Window::Last(700))), (128, None)] {
             let shape = Shape { heads: 6, kv_heads: 3, head_dim, kv, window, ..Shape::default() };
             // Few keys, none, and so many that rows pass them block by block.
             for lengths in [&[70, 0, 33, 300, 1][..], &[1030, 40, 1030]] {

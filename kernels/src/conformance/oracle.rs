@@ -7,6 +7,7 @@ use crate::backend::Queries;
 use crate::compare::Tolerance;
 use crate::memory::{Keys, Ranking, Selection};
 use crate::tensor::KvDtype;
+use crate::window::Window;
 
 use super::near::Near;
 use super::scene::Block;
@@ -135,7 +136,7 @@ pub(super) fn attention_beside(
 /// -inf where row `t` of head `h` does not see the key.
 fn logits(queries: &Queries<'_>, (h, t): (usize, usize), entries: &[Entry]) -> Vec<f64> {
     let p = u64::from(queries.start) + t as u64;
-    let sees = |s: u64| s <= p && queries.window.is_none_or(|window| s + u64::from(window) > p);
+    let sees = |s: u64| s <= p && in_window(queries.window, s, p);
     let capped =
         |z: f64| queries.softcap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
     let logit = |entry: &Entry| {
@@ -145,6 +146,15 @@ fn logits(queries: &Queries<'_>, (h, t): (usize, usize), entries: &[Entry]) -> V
         if seen { capped(dot * f64::from(queries.scale)) } else { f64::NEG_INFINITY }
     };
     entries.iter().map(logit).collect()
+}
+
+/// A row at `p` sees a key at `s` before it.
+fn in_window(window: Option<Window>, s: u64, p: u64) -> bool {
+    match window {
+        None => true,
+        Some(Window::Last(count)) => s + u64::from(count) > p,
+        Some(Window::Block(count)) => s / u64::from(count) == p / u64::from(count),
+    }
 }
 
 fn log_sum_exp(logits: &[f64]) -> f64 {
@@ -195,7 +205,9 @@ pub(super) fn kept(entries: &[Entry], end: u32, selection: &Selection) -> Vec<En
     };
     let rank = |entry: &Entry| {
         let votes = if selection.ranking.age_normalised { entry.votes.max(1e-30) } else { 1.0 };
-        entry.score / votes
+        // What the next row does not see, none behind it does.
+        let seen = in_window(selection.window, entry.position.into(), end.into());
+        if seen { entry.score / votes } else { f64::NEG_INFINITY }
     };
     let (mut kept, mut rest): (Vec<_>, Vec<_>) = entries.iter().cloned().partition(always);
     rest.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.position.cmp(&b.position)));

@@ -102,6 +102,8 @@ pub(super) struct Look {
     pub(super) parallel: bool,
     /// Of [`feed::EXPERTS`] parts a token goes through [`feed::CHOSEN`], and through one more.
     pub(super) experts: bool,
+    /// Their weights multiply what they are given.
+    pub(super) before: bool,
     /// So it does beside a dense part, each with norms of its own, and no more.
     pub(super) beside: bool,
     /// Keys and values come of a few numbers; whether queries do.
@@ -127,6 +129,7 @@ pub(super) const PLAIN: Look = Look {
     ungated: None,
     parallel: false,
     experts: false,
+    before: false,
     beside: false,
     latent: None,
     last: false,

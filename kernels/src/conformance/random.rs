@@ -135,7 +135,8 @@ fn ranked(
 ) -> (usize, usize) {
     let all = past.len() + block.tokens();
     let (local, heavy) = (all as u32 / 8, all / 4);
-    let selection = Selection { keep_all: false, sinks: 4, local, heavy, ranking: CUMULATIVE };
+    let selection =
+        Selection { keep_all: false, sinks: 4, local, heavy, ranking: CUMULATIVE, window: None };
     let none = Array::from(vec![0.0; past.positions.len()]);
     let set = MemorySet {
         keys: past.clone(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::backend::Queries;
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvDtype, KvHeads};
+use crate::window::Window;
 
 /// A seeded stream of numbers (splitmix64).
 pub(super) struct Random(u64);
@@ -40,7 +41,7 @@ pub(super) struct Shape {
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) kv: KvDtype,
-    pub(super) window: Option<u32>,
+    pub(super) window: Option<Window>,
     pub(super) softcap: Option<f32>,
     /// Whether rows see something besides keys.
     pub(super) sinks: bool,
@@ -73,7 +74,7 @@ pub(super) struct Block {
     pub(super) q: Heads,
     pub(super) keys: Keys,
     pub(super) start: u32,
-    pub(super) window: Option<u32>,
+    pub(super) window: Option<Window>,
     pub(super) softcap: Option<f32>,
     /// `[heads]`.
     pub(super) sinks: Option<Arc<[f32]>>,

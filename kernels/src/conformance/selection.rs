@@ -85,7 +85,8 @@ pub fn total_order_with_ties(backend: &dyn Backend) {
         {
             for age_normalised in [false, true] {
                 let ranking = Ranking { age_normalised, ..CUMULATIVE };
-                let selection = Selection { keep_all: false, sinks, local, heavy, ranking };
+                let selection =
+                    Selection { keep_all: false, sinks, local, heavy, ranking, window: None };
                 check_kept(&tied.select(backend, &selection), &tied.want(&selection), &selection);
             }
         }

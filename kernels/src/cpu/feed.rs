@@ -86,9 +86,15 @@ fn through_some(
     }
     let logits = linear("finish", place, plain(routed), &experts.router, None)?;
     let mut y = Rows::zeros(x.rows(), x.cols());
-    for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
+    for (part, mut sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
         if !sent.rows.is_empty() {
-            let some = taken(place, x, &sent.rows);
+            let mut some = taken(place, x, &sent.rows);
+            if experts.routing.before {
+                for (i, weight) in sent.weights.iter_mut().enumerate() {
+                    some.row_mut(i).iter_mut().for_each(|x| *x *= *weight);
+                    *weight = 1.0;
+                }
+            }
             let made = through(place, part, activation, plain(&some), None)?;
             add_weighed(place, &mut y, &made, &sent);
         }

@@ -75,6 +75,10 @@ fn through_some(
 ) -> Result<OnDevice<f32>, BackendError> {
     let (shared, rows) = (block.shared, block.rows);
     let columns = experts.router.inputs;
+    if experts.routing.before {
+        let what = "experts of weighed rows are computed on a processor alone".to_owned();
+        return Err(BackendError::Shape { op: "finish", what });
+    }
     let product = |linear| -> Result<OnDevice<f32>, BackendError> {
         let weight = packed("finish", shared, linear)?;
         let x = block.prepared(Elements::F32(x.clone()), Prepare::Nothing, weight)?;

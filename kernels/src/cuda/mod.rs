@@ -342,7 +342,9 @@ impl Backend for Cuda {
                 (1..=attention::HEAD_DIM_MAX).contains(&head_dim) && group > 0
             }
             Op::Layers => true,
-            Op::Scales | Op::Beside | Op::SharedKeys | Op::Pages => false,
+            Op::Scales | Op::Beside | Op::WeighedRows | Op::SharedKeys | Op::Blocks | Op::Pages => {
+                false
+            }
         }
     }
 

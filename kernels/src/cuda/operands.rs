@@ -17,6 +17,7 @@ use crate::backend::{BackendError, Queries};
 use crate::memory::Keys;
 use crate::state::AttentionState;
 use crate::tensor::{KvData, KvDtype};
+use crate::window::Window;
 
 /// Elements of either dtype.
 pub(super) enum Elements {
@@ -102,6 +103,10 @@ impl<'a> PlacedQueries<'a> {
         queries: Queries<'a>,
         dtype: KvDtype,
     ) -> Result<Self, BackendError> {
+        if let Some(Window::Block(_)) = queries.window {
+            let what = "rows that see their block of positions attend on a processor alone";
+            return Err(BackendError::Shape { op: "attend", what: what.to_owned() });
+        }
         let data = &queries.q.data;
         let rounded = shared.placed_rounded(data);
         let q = match (dtype, rounded) {
@@ -121,7 +126,7 @@ impl<'a> PlacedQueries<'a> {
             heads: q.heads as u32,
             tokens: q.tokens as u32,
             start,
-            window: window.unwrap_or(u32::MAX),
+            window: window.map_or(u32::MAX, |(Window::Last(most) | Window::Block(most))| most),
             scale,
             head_dim: q.head_dim as u32,
             softcap: softcap.unwrap_or(0.0),

@@ -194,7 +194,7 @@ impl Cuda {
         }
         let nothing = Keys::empty(keys.kv_heads(), keys.k.head_dim, keys.k.dtype());
         let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-        let all = Selection { keep_all: true, sinks: 0, local: 0, heavy: 0, ranking };
+        let all = Selection { keep_all: true, sinks: 0, local: 0, heavy: 0, ranking, window: None };
         let no_masses = Array::default();
         let copy =
             self.select_keys(Arc::new(set.clone()), &nothing, (&no_masses, &no_masses), &all)?;

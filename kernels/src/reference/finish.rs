@@ -91,9 +91,13 @@ fn through_some(
 ) -> Result<Rows, BackendError> {
     let mut y = Rows::zeros(x.rows(), x.cols());
     let sent = experts.routing.send(&linear("finish", routed, &experts.router)?)?;
-    for (part, Sent { rows, weights }) in experts.each.iter().zip(sent) {
+    for (part, Sent { rows, mut weights }) in experts.each.iter().zip(sent) {
         let some = rows.iter().flat_map(|&row| x.row(row as usize)).copied().collect();
-        let some = Rows::from_vec(rows.len(), x.cols(), some);
+        let mut some = Rows::from_vec(rows.len(), x.cols(), some);
+        for (i, weight) in weights.iter_mut().enumerate().filter(|_| experts.routing.before) {
+            some.row_mut(i).iter_mut().for_each(|x| *x *= *weight);
+            *weight = 1.0;
+        }
         let made = through(part, &some, activation)?;
         for (i, (&row, weight)) in rows.iter().zip(weights).enumerate() {
             add_weighed(y.row_mut(row as usize), made.row(i), weight.into());

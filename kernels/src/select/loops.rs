@@ -74,12 +74,15 @@ impl PlainWork for Count<'_> {
     }
 }
 
+/// The rank of a key that no row to come sees, or of whose rank is no number.
+pub(crate) const LOWEST: f32 = f32::NEG_INFINITY;
+
 /// How a key with so many votes ranks.
 #[inline(always)]
 pub(crate) fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
     let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
     // The sign of a NaN differs between processors; and +0 and -0 are one rank.
-    if rank.is_nan() { f32::NEG_INFINITY } else { rank + 0.0 }
+    if rank.is_nan() { LOWEST } else { rank + 0.0 }
 }
 
 /// Integers in the order of the ranks ([`f32::total_cmp`]), which vectors compare faster.

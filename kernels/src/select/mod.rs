@@ -8,8 +8,8 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use self::loops::Count;
-pub(crate) use self::loops::{rank, sum};
+use self::loops::{Count, below};
+pub(crate) use self::loops::{LOWEST, rank, sum};
 pub(crate) use self::step::cells_after;
 use crate::array::Array;
 use crate::backend::{BackendError, Choice, Selected};
@@ -91,13 +91,19 @@ fn append(
     selection: &Selection,
 ) -> Result<[f64; 2], BackendError> {
     let mut all = 0.0;
+    let first_seen = selection.first_seen(set.end + own.len() as u32); // fits: see below
     let own_tally = if selection.keep_all {
         let nothing = vec![0.0; own.positions.len()];
         Tally { score: nothing.clone(), votes: nothing }
     } else {
         let fade = f64::from(selection.ranking.fade(own.len()));
         all = sum(&set.score) * fade + sum(masses.0) + sum(masses.1);
-        count(set, masses, own.len(), &selection.ranking)
+        let tally = count(set, masses, own.len(), &selection.ranking);
+        if first_seen > 0 {
+            all = in_sight(&set.keys, &set.score, first_seen)
+                + in_sight(own, &tally.score, first_seen);
+        }
+        tally
     };
     set.end += own.len() as u32; // fits: checked with the shapes
     let plan = Plan::new(set, own, &own_tally, selection);
@@ -108,7 +114,24 @@ fn append(
     plan.apply(set.keys.positions.make_mut(), &own.positions);
     plan.apply(set.score.make_mut(), &own_tally.score);
     plan.apply(set.votes.make_mut(), &own_tally.votes);
-    Ok([if selection.keep_all { 0.0 } else { sum(&set.score) }, all])
+    let kept = match first_seen {
+        _ if selection.keep_all => 0.0,
+        0 => sum(&set.score),
+        _ => in_sight(&set.keys, &set.score, first_seen),
+    };
+    Ok([kept, all])
+}
+
+/// The sum of the scores, `[kv_heads, keys]`, of keys from position `first_seen` on.
+pub(crate) fn in_sight(keys: &Keys, score: &[f32], first_seen: u32) -> f64 {
+    let of_head =
+        |(g, score): (usize, &[f32])| sum(&score[unseen(keys.head_positions(g), first_seen)..]);
+    score.chunks(keys.len().max(1)).enumerate().map(of_head).sum()
+}
+
+/// How many of ascending `positions` no row to come sees, if the first one that it sees is this.
+fn unseen(positions: &[u32], first_seen: u32) -> usize {
+    if first_seen > 0 { below(positions, [first_seen; 2])[0] } else { 0 }
 }
 
 /// What ranks keys.
@@ -296,13 +319,15 @@ impl Head<'_> {
     /// Marks of the keys that are always kept, and the candidates for the rest.
     fn split(&self, selection: &Selection) -> (Vec<bool>, Vec<Candidate>) {
         let recent = self.set.end.saturating_sub(selection.local);
+        let first_seen = selection.first_seen(self.set.end);
         let mut always = Vec::with_capacity(self.set.keys.len() + self.own.len());
         let mut rest = Vec::with_capacity(always.capacity());
         for (idx, (position, score, votes)) in self.keys().enumerate() {
             let safe = position < selection.sinks || position >= recent;
             always.push(safe);
             if !safe {
-                let rank = rank(score, votes, &selection.ranking);
+                let is_seen = position >= first_seen;
+                let rank = if is_seen { rank(score, votes, &selection.ranking) } else { LOWEST };
                 rest.push(Candidate { key: crate::shard::Candidate { rank, position }, idx });
             }
         }

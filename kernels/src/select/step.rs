@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::loops::{Count, below, last_of_worst, order, rank, sum};
-use super::{Alone, Workers};
+use super::loops::{Count, LOWEST, below, last_of_worst, order, rank, sum};
+use super::{Alone, Workers, in_sight, unseen};
 use crate::backend::BackendError;
 use crate::memory::{Keys, MemorySet, Move, Selection};
 
@@ -63,7 +63,8 @@ pub(super) fn append(
     set.end += 1; // fits: checked with the shapes
     let kept = match all - gone {
         kept if kept.is_finite() => kept,
-        _ => sum(&set.score), // what broke the sum may be gone
+        // What broke the sum may be gone.
+        _ => in_sight(&set.keys, &set.score, selection.first_seen(set.end)),
     };
     Ok([kept, all])
 }
@@ -118,13 +119,19 @@ impl Step<'_> {
         NewKey { position: own.positions[g], score, votes }
     }
 
+    /// The score of the new key, if a row to come sees it.
+    fn in_sight(&self, new: &NewKey) -> f64 {
+        let is_seen = new.position >= self.selection.first_seen(self.end + 1);
+        if is_seen { f64::from(new.score) } else { 0.0 }
+    }
+
     /// Counts masses and, where the set is full, puts the new key of every KV head in the place
     /// of another, but for the rows of keys and values.
     fn count(&self, workers: &impl Workers, set: &mut MemorySet) -> Vec<Counted> {
         let (count, kv_heads) = (set.keys.keys, set.keys.kv_heads());
         if self.selection.keep_all || count == 0 {
             let alone = |g| {
-                let all = f64::from(self.new_key(g).score);
+                let all = self.in_sight(&self.new_key(g));
                 Counted { all, gone: if self.full { all } else { 0.0 }, cell: None }
             };
             return (0..kv_heads).map(alone).collect();
@@ -156,12 +163,19 @@ impl Step<'_> {
         let fade = selection.ranking.fade(1);
         let (score, votes) = (&mut *head.score, &mut *head.votes);
         let all = Count { score, votes, mass, fade, total: new.votes }.done();
-        let all = all + f64::from(new.score);
+        let first_seen = selection.first_seen(self.end + 1);
+        let unseen = unseen(head.positions, first_seen);
+        let of_new = self.in_sight(&new);
+        let all = if unseen > 0 { sum(&head.score[unseen..]) } else { all } + of_new;
         if !self.full {
             return Counted { all, gone: 0.0, cell: None };
         }
         let worst = head.worst(&new, self.end, selection);
-        let gone = f64::from(worst.map_or(new.score, |j| head.score[j]));
+        let gone = match worst {
+            None => of_new,
+            Some(j) if j < unseen => 0.0,
+            Some(j) => f64::from(head.score[j]),
+        };
         Counted { all, gone, cell: worst.map(|j| head.replace(j, &new)) }
     }
 }
@@ -173,10 +187,19 @@ impl Head<'_> {
         let candidates = candidates(self.positions, end, selection);
         let is_candidate = candidates.end > count;
         let past = candidates.start..candidates.end.min(count);
-        let (score, votes) = (&self.score[past.clone()], &self.votes[past]);
+        let first_seen = selection.first_seen(end + 1);
+        let unseen = unseen(&self.positions[past.clone()], first_seen);
+        let seen = past.start + unseen..past.end;
+        let (score, votes) = (&self.score[seen.clone()], &self.votes[seen.clone()]);
         let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
-        let stays = !is_candidate || order(rank(new.score, new.votes, &selection.ranking)) > worst;
-        stays.then_some(candidates.start + idx)
+        // Of those that are not seen the last is the worst, unless one behind it ranks as low.
+        let (idx, worst) = match unseen > 0 && worst > order(LOWEST) {
+            true => (seen.start - 1, order(LOWEST)),
+            false => (seen.start + idx, worst),
+        };
+        let is_seen = new.position >= first_seen;
+        let new = if is_seen { rank(new.score, new.votes, &selection.ranking) } else { LOWEST };
+        (!is_candidate || order(new) > worst).then_some(idx)
     }
 
     /// Gives key `j` up for the new one, whose cell this is then.

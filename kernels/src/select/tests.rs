@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::compare::identical;
 use crate::tensor::{KvDtype, KvHeads};
+use crate::window::Window;
 
 const KV_HEADS: usize = 2;
 
@@ -19,17 +20,25 @@ fn own(position: u32, kv: KvDtype) -> Keys {
     Keys::new(vec![position; KV_HEADS], told(1.0), told(-1.0))
 }
 
+/// Also such as hide all but a few keys.
+fn windows() -> impl Strategy<Value = Option<Window>> {
+    let last = (1..20_u32).prop_map(|count| Some(Window::Last(count)));
+    let block = (1..20_u32).prop_map(|count| Some(Window::Block(count)));
+    prop_oneof![4 => Just(None), 1 => last, 1 => block]
+}
+
 /// A policy, and the mass that every step gives to each key, repeated where keys outnumber it.
 fn runs() -> impl Strategy<Value = (Selection, Vec<Vec<f32>>, bool)> {
     let ranking = (prop_oneof![Just(1.0_f32), Just(0.5)], 0..3_usize, any::<bool>());
     let budget = (0..4_u32, 0..6_u32, 0..6_usize, prop::bool::weighted(0.1));
-    let selection = (ranking, budget).prop_map(
-        |((decay, window, age_normalised), (sinks, local, heavy, keep_all))| Selection {
+    let selection = (ranking, budget, windows()).prop_map(
+        |((decay, votes, age_normalised), (sinks, local, heavy, keep_all), window)| Selection {
             keep_all,
             sinks,
             local,
             heavy,
-            ranking: Ranking { decay, window, age_normalised },
+            ranking: Ranking { decay, window: votes, age_normalised },
+            window,
         },
     );
     let mass = prop_oneof![
@@ -75,7 +84,8 @@ proptest! {
 #[test]
 fn a_full_set_moves_one_row_and_keeps_its_bytes() {
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 1, local: 2, heavy: 3, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 1, local: 2, heavy: 3, ranking, window: None };
     let mut set = MemorySet::empty(KV_HEADS, 2, KvDtype::Bf16);
     let mut sizes = Vec::new();
     for position in 0..40 {

@@ -150,6 +150,7 @@ const ALL: Selection = Selection {
     local: 0,
     heavy: 0,
     ranking: Ranking { decay: 1.0, window: 0, age_normalised: false },
+    window: None,
 };
 
 /// `part` and behind it `own`, of later positions and as many KV heads.

@@ -6,6 +6,7 @@ use crate::array::{Array, Lost};
 use crate::backend::{AttentionOps, Scope, SelectionOps};
 use crate::memory::Leaves;
 use crate::tensor::{KvDtype, KvHeads};
+use crate::window::Window;
 use proptest::prelude::*;
 
 const KV_HEADS: usize = 2;
@@ -71,17 +72,20 @@ proptest! {
         tokens in prop::collection::vec(1u32..9, 1..8),
         (sinks, local, heavy) in (0u32..3, 0u32..5, 0usize..6),
         decay in prop_oneof![Just(1.0f32), Just(0.9)],
-        (window, age_normalised) in (0usize..4, any::<bool>()),
+        (votes, age_normalised) in (0usize..4, any::<bool>()),
+        (sight, in_blocks) in (0u32..12, any::<bool>()),
         seed: u64,
     ) {
-        let ranking = Ranking { decay, window, age_normalised };
-        let selection = Selection { keep_all: false, sinks, local, heavy, ranking };
+        let ranking = Ranking { decay, window: votes, age_normalised };
+        let window = if in_blocks { Window::Block(sight) } else { Window::Last(sight) };
+        let window = Some(window).filter(|_| sight > 0);
+        let selection = Selection { keep_all: false, sinks, local, heavy, ranking, window };
         let mut set = Arc::new(MemorySet::empty(KV_HEADS, HEAD_DIM, KvDtype::F32));
         let mut shards: Vec<Arc<Shard>> = Vec::new();
         let mut start = 0;
         for (idx, &count) in tokens.iter().enumerate() {
             let (q, keys) = block(start, count, seed ^ idx as u64);
-            let queries = queries(&q, start);
+            let queries = Queries { window, ..queries(&q, start) };
             let weights = ranking.row_weights(count as usize);
             let row_weights = Some(weights.as_slice());
             let (past, leaves, own, outputs) = (&set.keys, Leaves::ONE, &keys, q.tokens);
@@ -89,7 +93,8 @@ proptest! {
             let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded };
             let whole = Reference.attend_all(queries, scope).unwrap();
             let masses = (&whole.past_mass, &whole.own_mass);
-            set = Arc::new(Reference.select(set, &keys, masses, &selection).unwrap().memory);
+            let selected = Reference.select(set, &keys, masses, &selection).unwrap();
+            set = Arc::new(selected.memory);
 
             let own = Reference.attend(queries, &keys).unwrap();
             let state = shards.iter().fold(own, |state, shard| {
@@ -114,12 +119,18 @@ proptest! {
                 .map(|(shard, tally)| shard.candidates(tally, passed))
                 .collect();
             let cutoffs = cutoffs(&candidates, KV_HEADS, heavy);
+            let each = shards.iter().zip(&tallies);
+            let total: f64 = each.map(|(shard, tally)| shard.mass_in(tally, passed)).sum();
             shards = shards
                 .into_iter()
                 .zip(tallies)
                 .map(|(shard, tally)| Arc::new(shard.settle(tally, &cutoffs, passed).unwrap()))
                 .collect();
             let parts: Vec<&MemorySet> = shards.iter().flat_map(|shard| shard.parts()).collect();
+            let kept: f64 = shards.iter().map(|shard| shard.mass(passed)).sum();
+            for (seen, want) in [kept, total].iter().zip(selected.retained.iter()) {
+                prop_assert!((seen - want).abs() < 1e-4, "{seen} of mass, {want} of a set");
+            }
             let (got, want) = (entries(&parts), entries(&[&set]));
             prop_assert!(close(&got, &want), "{got:?}\n{want:?}");
             start = end;
@@ -160,7 +171,8 @@ fn heads_that_keep_different_keys_attend_as_one() {
     let tally =
         Tally { score: vec![vec![4., 3., 2., 1., 1., 2., 3., 4.]], votes: vec![vec![1.0; 8]] };
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking, window: None };
     let passed = Passed { selection: &selection, end: 4 };
     let last = |rank, position| Cutoff::Last(Candidate { rank, position });
     let kept = shard.clone().settle(tally.clone(), &[last(3.0, 1), last(2.0, 1)], passed).unwrap();
@@ -181,7 +193,8 @@ fn heads_that_keep_different_keys_attend_as_one() {
 #[test]
 fn tokens_are_added_within_the_pool() {
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking, window: None };
     let passed = Passed { selection: &selection, end: 4 };
     let last = |rank| Cutoff::Last(Candidate { rank, position: u32::MAX });
     for cuts in [[3.0, 2.0], [2.0, 2.0]] {
@@ -209,7 +222,8 @@ fn tokens_are_added_within_the_pool() {
 #[test]
 fn shards_that_are_joined_are_one() {
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking, window: None };
     let shard = |start: u32, cuts: [f32; 2]| {
         let (_, keys) = block(start, 4, start.into());
         let shard = Arc::new(Shard::new(keys, start + 4));
@@ -256,7 +270,8 @@ fn what_a_device_lost_is_an_error_to_whoever_counts_on_it() {
         assert!(matches!(error, Some(BackendError::NotFinite { op: "test", .. })), "{error:?}");
     };
     let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 1, ranking };
+    let selection =
+        Selection { keep_all: false, sinks: 0, local: 0, heavy: 1, ranking, window: None };
     let tally = shard.count_own(&[1.0; 3 * KV_HEADS], &ranking);
     told(shard.fetch_lists().err());
     told(shard.fetch().err());

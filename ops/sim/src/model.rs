@@ -59,6 +59,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         embed_scale: 1.0,
         ropes: vec![Rope::unscaled(10_000.0, HEAD_DIM); LAYERS as usize],
         temperature: None,
+        still_temperature: None,
         scale: 1.0 / (HEAD_DIM as f32).sqrt(),
         softcap: None,
         logits_softcap: None,

@@ -253,7 +253,8 @@ impl ShardPort for Door<'_> {
     }
 
     fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError> {
-        let masses = self.each(layer, |store, place| store.settle(&place, cutoffs))?;
+        let masses = self
+            .each(layer, |store, place| store.settle(&place, cutoffs, self.model.window(layer)))?;
         self.masses.resize_with(layer + 1, BTreeMap::new);
         self.masses[layer].extend(masses.into_iter().flatten());
         Ok(())

@@ -17,8 +17,8 @@ pub struct TokenInputs {
     pub scale: f32,
     /// `[layers * inputs, width]`, of the embedding as the first layer takes it.
     pub projection: Linear,
-    /// `[inputs]`: RMS norm of what comes of that, for each layer by itself. What a model multiplies
-    /// it by besides is in it.
+    /// `[inputs]`: RMS norm of what comes of that, for each layer by itself. What a model
+    /// multiplies it by besides is in it.
     pub norm: Arc<[f32]>,
     /// Added to the mean square there.
     pub norm_eps: f32,
@@ -36,6 +36,7 @@ impl TokenInputs {
             Refusal::unless_within(field, seen, want, want).map(drop)
         };
         let inputs = self.norm.len();
+        Refusal::unless_within("inputs", inputs, 1, usize::MAX)?;
         same("inputs.table.outputs", self.table.outputs, vocab as usize)?;
         same("inputs.table.inputs", self.table.inputs, layers.len() * inputs)?;
         same("inputs.projection.outputs", self.projection.outputs, layers.len() * inputs)?;

@@ -1,13 +1,16 @@
 //! A decoder that is loaded and packed for one backend.
 
+mod checks;
+
 use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId, limits};
 use aqueduct_kernels::{
     Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerSpec, LayerWeights,
-    Linear, MemorySet, Op, Pool, Queries, Rows,
+    Linear, MemorySet, Op, Pool, Queries, Rows, Window,
 };
 
+use self::checks::{check_heads, check_lenders};
 use crate::error::EngineError;
 use crate::inputs::{LayerInputs, TokenInputs};
 use crate::prefill::Block;
@@ -27,8 +30,8 @@ pub struct ModelParts {
     pub embed_scale: f32,
     /// The decoder layers.
     pub layers: Vec<LayerWeights>,
-    /// Per layer: a row sees keys above its position minus this only.
-    pub windows: Vec<Option<u32>>,
+    /// Per layer: what bounds a row's sight, if anything does.
+    pub windows: Vec<Option<Window>>,
     /// `[width]`: the last RMS norm.
     pub final_norm: Arc<[f32]>,
     /// `[vocab, width]`: logits; the embedding itself when tied.
@@ -37,6 +40,9 @@ pub struct ModelParts {
     pub ropes: Vec<Rope>,
     /// Of queries in every layer, if the model has it.
     pub temperature: Option<Temperature>,
+    /// Of queries in layers that do not rotate, which count positions from 1
+    /// (Meta 2025, Llama 4).
+    pub still_temperature: Option<Temperature>,
     /// Multiplies attention's dot products.
     pub scale: f32,
     /// [`Queries::softcap`] of all layers.
@@ -79,47 +85,6 @@ impl LayerAngles<'_> {
     pub(crate) fn of(&self, idx: usize) -> &Angles {
         &self.angles[self.rope_of[idx]]
     }
-}
-
-/// Layers with keys have the heads that the shape says, as many wide ones as it says.
-fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
-    let shape = &parts.shape;
-    let mut wide = 0;
-    for (idx, layer) in parts.layers.iter().enumerate() {
-        let LayerSpec { heads, kv_heads, head_dim, .. } = layer.spec;
-        let is = |of_heads: u32, of_dim: u32| {
-            (kv_heads, head_dim) == (of_heads as usize, of_dim as usize)
-        };
-        let is_wide = layer.recurrent.is_none() && is(shape.wide.kv_heads, shape.wide.head_dim);
-        wide += u32::from(is_wide && layer.keys_of.is_none());
-        if heads != shape.heads as usize || !(is_wide || is(shape.kv_heads, shape.head_dim)) {
-            let seen = format!("{heads}, {kv_heads} of keys, of {head_dim}");
-            return Err(Refusal::new(format!("layers[{idx}].heads"), seen, "the shape's"));
-        }
-    }
-    Refusal::unless_within("wide.layers", wide, shape.wide.layers, shape.wide.layers).map(drop)
-}
-
-/// Layers without keys of their own are the last ones, as many as the shape says, and each attends
-/// to keys of an earlier one that has some, of the same heads.
-fn check_lenders(parts: &ModelParts) -> Result<(), Refusal> {
-    let first = parts.shape.memory_layers() as usize;
-    for (idx, layer) in parts.layers.iter().enumerate() {
-        let lends = |lender: &LayerWeights| {
-            let heads = |layer: &LayerWeights| (layer.spec.kv_heads, layer.spec.head_dim);
-            lender.recurrent.is_none() && heads(lender) == heads(layer)
-        };
-        let fits = match layer.keys_of {
-            None => idx < first,
-            Some(lender) => idx >= first && parts.layers[..first].get(lender).is_some_and(lends),
-        };
-        if !fits || (layer.keys_of.is_some() && layer.recurrent.is_some()) {
-            let bound = format!("a layer with such keys before {first}, from that one on");
-            let seen = format!("{:?}", layer.keys_of);
-            return Err(Refusal::new(format!("layers[{idx}].keys_of"), seen, bound));
-        }
-    }
-    Ok(())
 }
 
 /// As long as it lives, what its thread computes goes first.
@@ -244,6 +209,11 @@ impl Model {
         self.parts.layers.iter().filter_map(|layer| layer.keys_of).min()
     }
 
+    /// What bounds the sight of rows in layer `idx`, if there is such a layer and anything does.
+    pub fn window(&self, idx: usize) -> Option<Window> {
+        self.parts.windows.get(idx).copied().flatten()
+    }
+
     /// Heads and constants of layer `idx`, if there is such a layer.
     pub fn spec_of(&self, idx: usize) -> Option<LayerSpec> {
         self.parts.layers.get(idx).map(|layer| layer.spec)
@@ -276,7 +246,7 @@ impl Model {
     /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.
     pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads, start: u32) -> Queries<'q> {
         let ModelParts { scale, softcap, .. } = self.parts;
-        Queries { q, start, scale, window: self.parts.windows[idx], softcap }
+        Queries { q, start, scale, window: self.window(idx), softcap }
     }
 
     /// Of the block's positions.
@@ -290,10 +260,14 @@ impl Model {
     }
 
     fn angles_of(&self, positions: impl Iterator<Item = u64> + Clone) -> LayerAngles<'_> {
-        let temperature = self.parts.temperature;
+        let ModelParts { temperature, still_temperature, .. } = self.parts;
         let angles = |&layer: &usize| {
-            let half = self.parts.layers[layer].spec.head_dim / 2;
-            self.parts.ropes[layer].angles(half, positions.clone(), temperature)
+            let (half, rope) =
+                (self.parts.layers[layer].spec.head_dim / 2, &self.parts.ropes[layer]);
+            match still_temperature.filter(|_| *rope == Rope::NONE) {
+                None => rope.angles(half, positions.clone(), temperature),
+                still => rope.angles(half, positions.clone().map(|position| position + 1), still),
+            }
         };
         let angles = self.rope_layers.iter().map(angles).collect();
         LayerAngles { rope_of: &self.rope_of, angles }

@@ -11,7 +11,8 @@ use crate::model::Model;
 /// Where the memory of the past comes from and where that of the future goes.
 ///
 /// Per block, `take` and `give` are called once for each layer that remembers something, layers
-/// ascending, `take(j)` before `give(j)`; the last layers may be given once all are taken. Both may block and must have a deadline.
+/// ascending, `take(j)` before `give(j)`; the last layers may be given once all are taken. Both
+/// may block and must have a deadline.
 pub trait MemoryPort {
     /// Whether `take(layer)` would not wait. Asked before it, so that nothing is computed apart
     /// that could be computed in one pass; the answer changes no result.

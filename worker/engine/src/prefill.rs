@@ -11,7 +11,7 @@ use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
     Angles, Array, Attended, AttentionState, Heads, Keys, LayerWeights, Leaves, MemorySet, Queries,
-    Ranking, Recurrent, Rows, Scope, Selected, Selection,
+    Ranking, Recurrent, Rows, Scope, Selected, Selection, Window,
 };
 
 use crate::error::EngineError;
@@ -31,8 +31,8 @@ pub struct Block<'a> {
 }
 
 /// Where nothing but the last token's hidden state is wanted, so many of the block's last rows
-/// attend in the last layer if every key is kept, and in all that keep none: enough that every backend computes them as it computes many,
-/// so that the bits are those which they have among all.
+/// attend in the last layer if every key is kept, and in all that keep none: enough that every
+/// backend computes them as it computes many, so that the bits are those which they have among all.
 const LAST_ROWS: usize = 64;
 
 /// Which hidden states the caller has a use for.
@@ -113,14 +113,14 @@ struct Spine<'a, 'p> {
     first_lender: Option<usize>,
     /// What layers from that one on have seen, ascending. It is selected from in the end: a copy
     /// for later layers would take as much memory again.
-    lent: Vec<Lent>,
+    lent: Vec<Seen>,
     /// See [`Prefilled::retained`].
     retained: Vec<Array<f64>>,
     port: &'p mut dyn MemoryPort,
 }
 
 /// What a layer's rows have seen and spent.
-struct Lent {
+struct Seen {
     layer: usize,
     past: Arc<MemorySet>,
     own: Keys,
@@ -134,6 +134,7 @@ pub(crate) struct Step<'a> {
     /// Position of the first token.
     pub(crate) start: u32,
     tokens: usize,
+    /// But for what rows see in a layer: see [`selection_in`](Self::selection_in).
     pub(crate) selection: Selection,
     row_weights: Vec<f32>,
     leaves: Leaves,
@@ -146,9 +147,14 @@ impl<'a> Step<'a> {
         policy: &MemoryPolicy,
         leaves: Leaves,
     ) -> Self {
-        let selection = selection_of(policy);
+        let selection = selection_of(policy, None);
         let row_weights = selection.ranking.row_weights(tokens);
         Self { model, start, tokens, selection, row_weights, leaves }
+    }
+
+    /// What is kept in layer `idx`.
+    pub(crate) fn selection_in(&self, idx: usize) -> Selection {
+        Selection { window: self.model.window(idx), ..self.selection }
     }
 
     /// Position after the block's last token.
@@ -161,8 +167,8 @@ impl<'a> Step<'a> {
         self.model.queries(idx, q, self.end() - q.tokens as u32)
     }
 
-    /// Of how many of the last hidden states behind layer `idx` anything comes, where the caller has
-    /// a use for these of the last layer. All of them are needed up to the last layer that
+    /// Of how many of the last hidden states behind layer `idx` anything comes, where the caller
+    /// has a use for these of the last layer. All of them are needed up to the last layer that
     /// remembers something, and few from there on.
     pub(crate) fn outputs(&self, idx: usize, want: Want) -> usize {
         match want {
@@ -225,10 +231,10 @@ impl<'a> Step<'a> {
         })
     }
 
-    fn select(&self, seen: Lent) -> Result<Selected, EngineError> {
-        let Lent { past, own, past_mass, own_mass, .. } = seen;
+    fn select(&self, seen: Seen) -> Result<Selected, EngineError> {
+        let Seen { layer, past, own, past_mass, own_mass } = seen;
         let masses = (&past_mass, &own_mass);
-        Ok(self.model.backend().select(past, &own, masses, &self.selection)?)
+        Ok(self.model.backend().select(past, &own, masses, &self.selection_in(layer))?)
     }
 
     /// The rest of layer `idx`, of the last tokens, whose rows of attention these are.
@@ -272,7 +278,7 @@ impl Spine<'_, '_> {
         let past = port.take(idx)?; // the previous chunk's memory set
         let Attended { output, past_mass, own_mass } =
             beside(*port, || step.attend((idx, layer), (&qkv, outputs), &past, own))?;
-        let seen = Lent { layer: idx, past, own: qkv.keys, past_mass, own_mass };
+        let seen = Seen { layer: idx, past, own: qkv.keys, past_mass, own_mass };
         match self.first_lender {
             Some(first) if idx >= first => self.lent.push(seen),
             _ => self.give(seen)?,
@@ -281,7 +287,7 @@ impl Spine<'_, '_> {
     }
 
     /// What a layer remembers after the block, of what it has seen.
-    fn give(&mut self, seen: Lent) -> Result<(), EngineError> {
+    fn give(&mut self, seen: Seen) -> Result<(), EngineError> {
         let layer = seen.layer;
         let Selected { memory, retained } = self.step.select(seen)?;
         self.retained[layer] = retained;
@@ -304,7 +310,7 @@ impl Spine<'_, '_> {
     ) -> Result<Rows, EngineError> {
         let Self { step, port, .. } = self;
         let seen = self.lent.iter().find(|seen| seen.layer == lender);
-        let Lent { past, own, .. } = seen.expect("a lender comes before");
+        let Seen { past, own, .. } = seen.expect("a lender comes before");
         let (backend, start) = (step.model.backend(), step.end() - x.rows() as u32);
         let angles = self.angles.of(idx).last(x.rows());
         let output = beside(*port, || {
@@ -348,8 +354,8 @@ fn retained_mass(sums: &Array<f64>) -> Result<RetainedMass, EngineError> {
     Ok(RetainedMass { kept: sums[0], total: sums[1] })
 }
 
-/// A policy in the kernels' words.
-pub fn selection_of(policy: &MemoryPolicy) -> Selection {
+/// A policy in the kernels' words, for a layer whose rows see no further than `window`.
+pub fn selection_of(policy: &MemoryPolicy, window: Option<Window>) -> Selection {
     Selection {
         keep_all: policy.keeps_all(),
         sinks: policy.sinks,
@@ -360,5 +366,6 @@ pub fn selection_of(policy: &MemoryPolicy) -> Selection {
             window: policy.scoring.window as usize,
             age_normalised: policy.scoring.age_normalised,
         },
+        window,
     }
 }

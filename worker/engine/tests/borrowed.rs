@@ -160,7 +160,7 @@ fn a_token_that_is_none_ends_alone() {
 #[test]
 fn every_layer_is_watched() {
     let model = load(Arc::new(Reference), KvDtype::F32);
-    let policy = MemoryPolicy::h2o(2, 16, 16);
+    let policy = MemoryPolicy::h2o(2, 4, 4);
     let mut watched = Sequence::new(&model, begun(&model, &policy, 0).layers().to_vec(), LEAVES);
     let mut plain = watched.clone();
     watched.watch();

@@ -153,6 +153,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         head: embed,
         ropes: vec![Rope::unscaled(golden.theta, golden.D as usize); golden.L as usize],
         temperature: None,
+        still_temperature: None,
         scale: 1.0 / (golden.D as f32).sqrt(),
         softcap: None,
         logits_softcap: None,

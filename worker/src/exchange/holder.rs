@@ -182,7 +182,7 @@ impl Holder {
                 Answer::Ready(Reply::Standing(store.weigh(model, place, spent)?))
             }
             Ask::Settle { place, cutoffs } => {
-                let masses = store.settle(place, cutoffs)?;
+                let masses = store.settle(place, cutoffs, model.window(place.layer as usize))?;
                 self.changed(); // the next block may wait for it
                 Answer::Ready(Reply::Settled(masses))
             }

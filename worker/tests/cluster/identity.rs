@@ -116,8 +116,8 @@ async fn heads_of_another_shape() {
     }
 }
 
-/// The last layers attend to keys of earlier ones. Where only what comes of the last token is wanted
-/// they are left out of every chunk but the last, and the completion is the same.
+/// The last layers attend to keys of earlier ones. Where only what comes of the last token is
+/// wanted they are left out of every chunk but the last, and the completion is the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_earlier_layers() {
     for n in [1, 9, 59] {

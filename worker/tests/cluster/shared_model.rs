@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use aqueduct_engine::{Model, TokenInputs};
-use aqueduct_kernels::{KvDtype, LayerInput, Reference};
+use aqueduct_kernels::{KvDtype, LayerInput, Reference, Window};
 
 use crate::tiny_model::{Weights, parts};
 
@@ -18,7 +18,7 @@ pub(crate) fn shared(kv: KvDtype) -> Arc<Model> {
     let mut weights = Weights::new(parts.backend.clone(), 9);
     parts.shape.kv_shared_layers = 3;
     for (idx, window) in parts.windows.iter_mut().enumerate() {
-        *window = (idx % 4 != 3).then_some(11);
+        *window = (idx % 4 != 3).then_some(Window::Last(11));
     }
     for (idx, lender) in [(5, 4), (6, 4), (7, 3)] {
         parts.layers[idx].keys_of = Some(lender);

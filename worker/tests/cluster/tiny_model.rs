@@ -112,6 +112,7 @@ pub(crate) fn parts(
         head: embed,
         ropes: vec![Rope::unscaled(10_000.0, 8); shape.layers as usize],
         temperature: None,
+        still_temperature: None,
         scale: 1.0 / 8f32.sqrt(),
         softcap: None,
         logits_softcap: None,

@@ -30,6 +30,8 @@ pub(super) struct PlainExperts {
     /// With its gate.
     shared: Option<(PlainPart, Plain)>,
     factors: Option<[f32; EXPERTS]>,
+    /// Their weights multiply what they are given.
+    before: bool,
 }
 
 pub(super) struct PlainBeside {
@@ -78,6 +80,7 @@ impl PlainExperts {
                 (part, Plain::new(random, (1, width), exact))
             }),
             factors: look.beside.then_some([0.5, 2.5, 1.0, 3.0, 1.5]),
+            before: look.before,
         }
     }
 
@@ -93,6 +96,7 @@ impl PlainExperts {
                 scale: 1.5,
                 groups: None,
                 factors: self.factors.map(|factors| factors.into()),
+                before: self.before,
             },
             each: self.each.iter().map(|part| part.pack(backend)).collect(),
             shared: shared.map(|(part, _)| part.pack(backend)),
@@ -118,9 +122,13 @@ impl PlainExperts {
             parts.push((1.0 / (1.0 + (-gate.apply(x)[0].value).exp()), part));
         }
         let mut y = vec![Near::given(0.0); x.len()];
-        for (weight, part) in parts {
+        for (idx, (weight, part)) in parts.into_iter().enumerate() {
             let weighed = |made: &Near| Near::computed(weight * made.value, weight * made.slack);
-            let made: Vec<Near> = part.apply(x, activation).iter().map(weighed).collect();
+            let weighed = |x: &[Near]| -> Vec<Near> { x.iter().map(weighed).collect() };
+            let made = match self.before && idx < CHOSEN {
+                true => part.apply(&weighed(x), activation),
+                false => weighed(&part.apply(x, activation)),
+            };
             y = sum(&y, &made);
         }
         y

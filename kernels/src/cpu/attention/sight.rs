@@ -108,12 +108,15 @@ fn within(range: &Range<usize>, first: usize, last: usize) -> Range<usize> {
 mod tests {
     use super::*;
     use crate::tensor::Heads;
+    use crate::window::Window;
 
     #[test]
     fn agrees_with_the_rule_of_sight() {
         let q = Heads::zeros(1, 4, 2);
         let positions = [0, 3, 9, 10, 11, 12, 13, 20];
-        for window in [None, Some(1), Some(2), Some(5), Some(100)] {
+        let last = [1, 2, 5, 100].map(Window::Last);
+        let blocks = [1, 3, 11, 12].map(Window::Block);
+        for window in [None].into_iter().chain(last.map(Some)).chain(blocks.map(Some)) {
             let queries = Queries { q: &q, start: 10, scale: 1.0, window, softcap: None };
             for t in 0..4 {
                 let sight = queries.sight(t);

@@ -28,7 +28,7 @@ pub(crate) struct SelectKeys {
     pub(crate) fade: f32,
     pub(crate) past_votes: f32,
     pub(crate) age_normalised: u32,
-    pub(crate) unused: u32,
+    pub(crate) first_seen: u32,
 }
 
 #[repr(C)]
@@ -91,5 +91,5 @@ pub(crate) struct SelectReplace {
     pub(crate) new_votes: f32,
     pub(crate) age_normalised: u32,
     pub(crate) fresh_table: u32,
-    pub(crate) unused: u32,
+    pub(crate) first_seen: u32,
 }

@@ -176,7 +176,7 @@ impl Job<'_> {
             fade: ranking.fade(turn.own),
             past_votes: votes_now.past,
             age_normalised: ranking.age_normalised.into(),
-            unused: 0,
+            first_seen: self.selection.first_seen(turn.next_end()),
         };
         let shared_bytes = SCRATCH_BYTES + if inside { 4 * all } else { 0 };
         shared.run_per_head("select_keys", kv_heads, shared_bytes, &params)?;

@@ -129,7 +129,7 @@ mod tests {
         (0..6_u32, 0..9_u32, 0..9_usize, prop::bool::weighted(0.1)).prop_map(
             |(sinks, local, heavy, keep_all)| {
                 let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-                Selection { keep_all, sinks, local, heavy, ranking }
+                Selection { keep_all, sinks, local, heavy, ranking, window: None }
             },
         )
     }

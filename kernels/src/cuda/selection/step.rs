@@ -106,7 +106,7 @@ impl Job<'_> {
             new_votes: ranking.row_weight(0),
             age_normalised: ranking.age_normalised.into(),
             fresh_table: keys.table.is_none().into(),
-            unused: 0,
+            first_seen: self.selection.first_seen(set.end + 1),
         };
         shared.run_per_head("select_replace", kv_heads, SCRATCH_BYTES, &params)?;
         let cells = keys.k.tokens;
@@ -150,7 +150,14 @@ mod tests {
     #[test]
     fn a_full_set_stays_where_it_is_and_a_growing_one_mostly() {
         let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
-        let full = Selection { keep_all: false, sinks: 1, local: 2, heavy: 3, ranking: RANKING };
+        let full = Selection {
+            keep_all: false,
+            sinks: 1,
+            local: 2,
+            heavy: 3,
+            ranking: RANKING,
+            window: None,
+        };
         let dense = Selection { keep_all: true, ..full };
         for (selection, moves) in [(full, 0), (dense, 1)] {
             let mut set = MemorySet::empty(2, 4, KvDtype::F32);
@@ -173,7 +180,14 @@ mod tests {
     #[test]
     fn what_others_hold_is_left_alone() {
         let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
-        let full = Selection { keep_all: false, sinks: 1, local: 2, heavy: 3, ranking: RANKING };
+        let full = Selection {
+            keep_all: false,
+            sinks: 1,
+            local: 2,
+            heavy: 3,
+            ranking: RANKING,
+            window: None,
+        };
         let mut set = MemorySet::empty(2, 4, KvDtype::F32);
         for _ in 0..8 {
             set = step(&cuda, Arc::new(set), &full);

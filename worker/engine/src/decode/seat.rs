@@ -70,10 +70,11 @@ impl Seat<'_, &mut LocalPort> {
     /// Once all of them are passed, so that a step takes the threads once for it. A seat ends
     /// before the next one begins, and one that finds too few pages gives all of its own back.
     pub(super) fn remember(&mut self) -> Result<(), EngineError> {
-        let selection = &self.step.selection;
         let (pasts, seen): (Vec<_>, Vec<_>) = std::mem::take(&mut self.seen).into_iter().unzip();
-        let each = pasts.into_iter().zip(&seen);
-        let choices = each.map(|(past, seen)| seen.choice(past, selection)).collect();
+        let of = |seen: &Seen| self.step.selection_in(seen.layer);
+        let selections: Vec<Selection> = seen.iter().map(of).collect();
+        let each = pasts.into_iter().zip(&seen).zip(&selections);
+        let choices = each.map(|((past, seen), selection)| seen.choice(past, selection)).collect();
         let selected = self.step.model.backend().select_each(choices).into_iter();
         for (seen, selected) in seen.iter().zip(selected.collect::<Result<Vec<_>, _>>()?) {
             self.past.give(seen.layer, Arc::new(selected.memory))?;

@@ -54,11 +54,12 @@ pub(crate) fn assemble(
         embed,
         embed_scale: decoder.scales.embed / decoder.scales.residual,
         layers,
-        windows: decoder.windows.clone(),
+        windows: decoder.windows.iter().map(|window| window.map(decoder.sight())).collect(),
         final_norm: final_norm.into(),
         head,
         ropes: decoder.ropes(),
         temperature: decoder.temperature,
+        still_temperature: decoder.still_temperature,
         scale: decoder.scales.attention,
         softcap: decoder.softcaps.attention,
         logits_softcap: decoder.softcaps.tokens,
@@ -93,6 +94,7 @@ fn check_backend(sources: &Sources<'_>, options: &LoadOptions) -> Result<(), Loa
     let ops = match (decoder.family, &decoder.experts) {
         (Family::Gemma4, Some(_)) => [Op::Scales, Op::Beside].as_slice(),
         _ if shape.kv_shared_layers > 0 => &[Op::Scales, Op::SharedKeys],
+        (Family::Llama4, _) => &[Op::Blocks, Op::WeighedRows],
         (Family::Gemma4, None) => &[Op::Scales],
         _ => &[],
     };

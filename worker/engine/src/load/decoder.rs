@@ -3,9 +3,9 @@
 mod experts;
 mod intervals;
 mod latents;
+mod lenders;
 mod recurrents;
 mod scales;
-mod shared;
 mod wide;
 
 use aqueduct_core::{ModelShape, Refusal};
@@ -119,6 +119,8 @@ pub(crate) enum Family {
     /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
     Falcon,
     GptJ,
+    /// Scout and Maverick.
+    Llama4,
     /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
     Mistral4,
     /// Qwen3 Next and Qwen3 Coder Next.
@@ -189,7 +191,7 @@ impl Family {
 
     /// Norms of queries and keys are behind their rotation.
     pub(crate) fn norms_last(self) -> bool {
-        matches!(self, Self::HunYuan | Self::HunYuanMoe)
+        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4)
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
@@ -199,7 +201,7 @@ impl Family {
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
         let glm = matches!(self, Self::Glm | Self::Glm4);
         let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
-        ernie || cohere || deepseek || glm || others
+        ernie || cohere || deepseek || glm || others || self == Self::Llama4
     }
 
     /// Keys and values come of a few numbers that heads share.
@@ -290,12 +292,16 @@ pub(crate) struct Decoder {
     pub(crate) window_rope: Option<Rope>,
     /// What queries are multiplied by where they stand, if anything.
     pub(crate) temperature: Option<Temperature>,
+    /// The same in layers that do not rotate, by positions counted from 1.
+    pub(crate) still_temperature: Option<Temperature>,
     /// Added to the weights of norms.
     pub(crate) norm_offset: f32,
     pub(crate) order: HeadOrder,
     pub(crate) scales: Scales,
     /// `[layers]`.
     pub(crate) windows: Vec<Option<u32>>,
+    /// These are blocks of positions, and else the last ones.
+    pub(crate) in_blocks: bool,
     pub(crate) biases: Biases,
     pub(crate) experts: Option<ManyExperts>,
     /// Their router and their parts add biases.
@@ -311,8 +317,9 @@ pub(crate) struct Decoder {
     /// What attention gives is multiplied by the sigmoid of something, if it is.
     pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
-    /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,
+    /// Layers that rotate have norms of each head of queries and keys, without weights.
+    pub(crate) unit_norms: bool,
     /// Of layers whose heads are those of [`ModelShape::wide`]: values are keys before their norm
     /// and rotation.
     pub(crate) keys_are_values: bool,

@@ -56,10 +56,7 @@ fn described(decoder: &Decoder) -> String {
         let (wide, same) = (decoder.shape.wide, decoder.keys_are_values);
         all += &format!(" wide: {wide:?} keys_are_values: {same}");
     }
-    if decoder.shape.kv_shared_layers > 0 || decoder.inputs.is_some() {
-        let (shared, inputs) = (decoder.shape.kv_shared_layers, decoder.inputs);
-        all += &format!(" shared: {shared} {} inputs: {inputs:?}", decoder.double_ffn);
-    }
+    all += &described_sight(decoder);
     if let Some(gate) = gate {
         all += &format!(" gate: {gate:?}");
     }
@@ -80,6 +77,20 @@ fn described(decoder: &Decoder) -> String {
     }
     if *scales != Scales::usual(decoder.shape.head_dim) {
         all += &format!(" scales: {scales:?}");
+    }
+    all
+}
+
+/// What rows see besides a window, and what layers have besides the stream.
+fn described_sight(decoder: &Decoder) -> String {
+    let mut all = String::new();
+    if decoder.in_blocks || decoder.unit_norms {
+        let (blocks, still) = (decoder.in_blocks, &decoder.still_temperature);
+        all += &format!(" blocks: {blocks} unit_norms: {} still: {still:?}", decoder.unit_norms);
+    }
+    if decoder.shape.kv_shared_layers > 0 || decoder.inputs.is_some() {
+        let (shared, inputs) = (decoder.shape.kv_shared_layers, decoder.inputs);
+        all += &format!(" shared: {shared} {} inputs: {inputs:?}", decoder.double_ffn);
     }
     all
 }

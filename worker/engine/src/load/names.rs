@@ -3,6 +3,7 @@
 mod gemma4;
 mod gguf_hybrids;
 mod hybrids;
+mod llama4;
 mod recurrent;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ pub(crate) use self::hybrids::{
     HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_NEMOTRON_H, HF_OLMO_HYBRID, HF_QWEN3_NEXT,
     HF_QWEN35,
 };
+pub(crate) use self::llama4::HF_LLAMA4;
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.

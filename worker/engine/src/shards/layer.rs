@@ -109,7 +109,7 @@ impl Weighed {
         port: &mut dyn ShardPort,
     ) -> Result<RetainedMass, EngineError> {
         let Self { asked: Asked { idx, q, own }, lse } = self;
-        let selection = &step.selection;
+        let selection = &step.selection_in(idx);
         let queries = step.queries(idx, &q);
         let mass = own.weigh(step.model.backend(), queries, &lse, &selection.ranking)?;
         own.fetch_lists()?;
@@ -119,9 +119,9 @@ impl Weighed {
         candidates.push(own.candidates(&tally, passed));
         let cutoffs: Arc<[_]> = cutoffs(&candidates, own.kv_heads(), selection.heavy).into();
         port.settle(idx, &cutoffs)?;
-        let total = tally.mass();
+        let total = own.mass_in(&tally, passed);
         let own = own.settle(tally, &cutoffs, passed)?;
-        let kept = own.mass();
+        let kept = own.mass(passed);
         port.keep(idx, Arc::new(own))?;
         Ok(RetainedMass { kept, total })
     }

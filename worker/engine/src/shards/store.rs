@@ -13,7 +13,7 @@ use aqueduct_core::{Epoch, Refusal, RequestId};
 use aqueduct_kernels::fold::{Missing, Node};
 use aqueduct_kernels::shard::best;
 use aqueduct_kernels::{
-    AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Pool, Shard, Tally,
+    AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Pool, Shard, Tally, Window,
 };
 
 use super::place::{Branch, Place, ShardKey};
@@ -198,7 +198,7 @@ impl ShardStore {
         place: &Place,
         spent: &Spent,
     ) -> Result<Standing, ShardError> {
-        let selection = selection_of(&place.policy);
+        let selection = selection_of(&place.policy, model.window(place.layer as usize));
         let passed = Passed { selection: &selection, end: place.end() };
         let (shards, tallies) = self.tallies(model, place, spent)?;
         let candidates: Vec<Standing> = shards
@@ -228,7 +228,7 @@ impl ShardStore {
                 None => (shards, None),
             }
         };
-        let ranking = selection_of(&place.policy).ranking;
+        let ranking = selection_of(&place.policy, None).ranking;
         let mut masses = Masses::new();
         // Of a shard that has given up all keys nothing is told, and there is nothing to count.
         let is_told = |chunk: &u32| spent.masses.contains_key(chunk);
@@ -265,7 +265,7 @@ impl ShardStore {
     }
 
     /// The end of round two: gives up what `cutoffs`, one for each KV head, do not let stay.
-    /// Returns the mass that each chunk's shard kept.
+    /// `window` bounds what rows of the layer see. Returns the mass that each chunk's shard kept.
     ///
     /// # Errors
     /// A block that was not weighed first, or no room for what stays.
@@ -273,6 +273,7 @@ impl ShardStore {
         &self,
         place: &Place,
         cutoffs: &[Cutoff],
+        window: Option<Window>,
     ) -> Result<Vec<(u32, RetainedMass)>, ShardError> {
         let mut state = self.lock();
         if let Some(masses) = state.layers.get(&at(place)).and_then(|layer| layer.settled(place)) {
@@ -285,16 +286,16 @@ impl ShardStore {
         let Answer::Ready(shards) = state.find(place)? else { return Err(place.unasked().into()) };
         let kv_heads = shards.values().next().map_or(cutoffs.len(), |shard| shard.kv_heads());
         Refusal::unless_within("cutoffs", cutoffs.len(), kv_heads, kv_heads)?;
-        let selection = selection_of(&place.policy);
+        let selection = selection_of(&place.policy, window);
         let passed = Passed { selection: &selection, end: place.end() };
         let settle = |layer: &mut Layer| {
             let mut masses = Vec::with_capacity(place.shards.len());
             for (&(chunk, epoch), shard) in place.shards.iter().zip(shards.into_values()) {
                 let tally = tallies.get(&chunk).cloned().ok_or_else(|| place.unasked())?;
-                let total = tally.mass();
+                let total = shard.mass_in(&tally, passed);
                 layer.shards.remove(&chunk); // not held twice, so that it may change in place
                 let shard = Arc::new(shard.settle(tally, cutoffs, passed)?);
-                masses.push((chunk, RetainedMass { kept: shard.mass(), total }));
+                masses.push((chunk, RetainedMass { kept: shard.mass(passed), total }));
                 layer.shards.insert(chunk, (epoch, shard));
             }
             Ok::<_, ShardError>(masses)
@@ -425,11 +426,11 @@ mod tests {
             |place: &Place| vec![(0, RetainedMass { kept: f64::from(place.start), total: 99.0 })];
         for place in blocks(20) {
             store.begin_round(&place, &q).unwrap();
-            assert_eq!(store.settle(&place, &[]), Err(place.unasked().into()));
+            assert_eq!(store.settle(&place, &[], None), Err(place.unasked().into()));
             store.lock().step(&place, RoundStep::Settled(masses(&place)));
         }
         for (idx, place) in blocks(20).enumerate() {
-            let told = store.settle(&place, &[]);
+            let told = store.settle(&place, &[], None);
             let want = if idx < 3 { Err(place.unasked().into()) } else { Ok(masses(&place)) };
             assert_eq!(told, want, "block {idx}: the last one, and 16 before it");
         }

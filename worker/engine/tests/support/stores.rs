@@ -225,8 +225,8 @@ impl ShardPort for Port<'_> {
     fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError> {
         let mut masses = BTreeMap::new();
         for (place, store) in self.places(layer) {
-            let first = store.settle(&place, cutoffs).unwrap();
-            assert_eq!(store.settle(&place, cutoffs).unwrap(), first);
+            let first = store.settle(&place, cutoffs, self.of.model.window(layer)).unwrap();
+            assert_eq!(store.settle(&place, cutoffs, self.of.model.window(layer)).unwrap(), first);
             masses.extend(first);
         }
         self.masses.push(masses);

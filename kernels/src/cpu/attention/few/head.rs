@@ -14,6 +14,7 @@ use crate::memory::{LeafKeys, Split};
 use crate::shapes;
 use crate::state::{lse, merge_row};
 use crate::tensor::Rows;
+use crate::window::Window;
 
 /// What becomes of a block: of each array every KV head's part is one piece.
 pub(super) struct Results {
@@ -118,7 +119,9 @@ impl<'a> Head<'a> {
     pub(super) fn has_few_keys(&self) -> bool {
         let Self { queries, scope: Scope { past, own, .. }, .. } = self;
         let keys = past.len() + own.len();
-        let most = queries.window.map_or(keys, |window| window as usize + own.len());
+        let most = queries
+            .window
+            .map_or(keys, |(Window::Last(most) | Window::Block(most))| most as usize + own.len());
         keys.min(most) <= PART
     }
 

@@ -168,6 +168,7 @@ const SELECTION: Selection = Selection {
     local: 256,
     heavy: 256,
     ranking: Ranking { decay: 1.0, window: 0, age_normalised: false },
+    window: None,
 };
 
 /// What the default policy remembers before the measured block.

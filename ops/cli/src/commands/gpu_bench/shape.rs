@@ -62,6 +62,7 @@ impl Shape {
             local: self.local() as u32,
             heavy: self.heavy(),
             ranking: Ranking { decay: 1.0, window: 0, age_normalised: false },
+            window: None,
         }
     }
 

@@ -78,6 +78,7 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         windows: vec![None; layers.len()],
         ropes: vec![Rope { inv_freq, attention_factor: 1.0 }; layers.len()],
         temperature: None,
+        still_temperature: None,
         layers,
         final_norm: vec![1.0; shape.width].into(),
         scale: 1.0 / (shape.head_dim as f32).sqrt(),

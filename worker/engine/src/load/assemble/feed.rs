@@ -157,6 +157,7 @@ impl Assembler<'_, '_> {
             scale: experts.scale,
             groups: self.sources.decoder.expert_groups,
             factors: None,
+            before: self.sources.decoder.family == Family::Llama4,
         };
         Ok(Experts { router, routing, each, shared, shared_gate })
     }

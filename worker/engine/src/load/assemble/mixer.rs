@@ -38,6 +38,10 @@ impl Assembler<'_, '_> {
         let Sources { decoder, names, .. } = self.sources;
         let has_keys = decoder.keys_of(idx).is_none();
         let head_dim = spec.head_dim;
+        if decoder.unit_norms && decoder.rotates[idx] {
+            let ones: Arc<[f32]> = vec![1.0; head_dim].into();
+            return Ok(HeadNorms { q_norm: Some(ones.clone()), k_norm: Some(ones) });
+        }
         let spans = match decoder.qk_norm {
             QkNorm::Nothing => None,
             QkNorm::EachHead => Some([head_dim; 2]),

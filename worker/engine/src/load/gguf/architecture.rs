@@ -25,6 +25,8 @@ pub(crate) enum Architecture {
     Gemma2,
     Gemma3,
     Gemma4,
+    /// Scout and Maverick.
+    Llama4,
     Qwen2Moe,
     Qwen3Moe,
     GraniteMoe,
@@ -90,7 +92,7 @@ pub(crate) enum Architecture {
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
-     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, gemma4, \
+     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, gemma4, llama4, \
      qwen2moe, \
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
@@ -100,7 +102,7 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 58] = [
+    pub(super) const ALL: [Self; 59] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -116,6 +118,7 @@ impl Architecture {
         Self::Gemma2,
         Self::Gemma3,
         Self::Gemma4,
+        Self::Llama4,
         Self::Qwen2Moe,
         Self::Qwen3Moe,
         Self::GraniteMoe,
@@ -180,6 +183,7 @@ impl Architecture {
             Self::Gemma2 => ("gemma2", Family::Gemma2, false),
             Self::Gemma3 => ("gemma3", Family::Gemma3, false),
             Self::Gemma4 => ("gemma4", Family::Gemma4, false),
+            Self::Llama4 => ("llama4", Family::Llama4, true),
             Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
             Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
             Self::GraniteMoe => ("granitemoe", Family::GraniteMoe, true),

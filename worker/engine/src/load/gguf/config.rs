@@ -8,7 +8,7 @@ pub(super) use super::architecture::Architecture;
 use super::{gemma4, nemotron_h, recurrent, rope};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, ManyExperts, QkNorm, Recurrents};
 
 /// Elements of a value.
 pub(super) const VALUES: &str = "attention.value_length";
@@ -48,7 +48,11 @@ impl<'g, 'a> Keys<'g, 'a> {
 }
 
 /// Which tensors a layer has that is attention.
-fn biases(checkpoint: &Checkpoint<'_>, layer: usize) -> Biases {
+fn biases(checkpoint: &Checkpoint<'_>, is_folded: bool, recurrents: Option<&Recurrents>) -> Biases {
+    if is_folded {
+        return nemotron_h::biases(checkpoint);
+    }
+    let layer = recurrent::first_attention(recurrents);
     let has = |name: &str| checkpoint.tensors.contains_key(&format!("blk.{layer}.{name}.bias"));
     Biases {
         qkv: has("attn_q") || has("attn_qkv"),
@@ -107,19 +111,15 @@ impl Config<'_, '_> {
             window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,
             temperature: rope::temperature(self, &keys, &shape)?,
+            still_temperature: rope::still_temperature(&keys, &rotates),
+            in_blocks: architecture == Architecture::Llama4,
+            unit_norms: self.unit_norms(architecture, experts.as_ref()),
             rotates,
             norm_offset: 0.0, // converters have added it
-            order: HeadOrder {
-                rotary_dim,
-                neighbours: self.neighbours(architecture, &keys)?,
-                by_head: false, // converters have taken it apart
-            },
+            order: self.order(&keys, rotary_dim)?,
             scales,
             windows,
-            biases: match &folded {
-                Some(_) => nemotron_h::biases(checkpoint),
-                None => biases(checkpoint, recurrent::first_attention(recurrent.as_ref())),
-            },
+            biases: biases(checkpoint, folded.is_some(), recurrent.as_ref()),
             recurrent,
             folded,
             gate: architecture.gate(),
@@ -131,15 +131,23 @@ impl Config<'_, '_> {
             keys_are_values: of_gemma4.keys_are_values,
             inputs: of_gemma4.inputs,
             double_ffn: of_gemma4.double_ffn,
-            qk_norm: match architecture {
-                Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
-                _ => family.qk_norm(),
+            qk_norm: match has("blk.0.attn_q_norm.weight") && family == Family::Glm4Moe {
+                true => QkNorm::EachHead,
+                false => family.qk_norm(),
             },
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
             shape,
         };
         decoder.checked().map_err(refused)
+    }
+
+    /// Whether layers that rotate norm queries and keys: Llama 4's, but for the model of so many
+    /// experts, by which llama.cpp tells it.
+    fn unit_norms(&self, architecture: Architecture, experts: Option<&ManyExperts>) -> bool {
+        const MAVERICK_EXPERTS: u32 = 128;
+        let is_maverick = experts.is_some_and(|experts| experts.count == MAVERICK_EXPERTS);
+        architecture == Architecture::Llama4 && !is_maverick
     }
 
     pub(super) fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {
@@ -195,6 +203,11 @@ impl Config<'_, '_> {
             Some(_) if is_normed => refused(Refusal::new("tensor", normed, "absent")),
             _ => Ok(()),
         }
+    }
+
+    fn order(&self, keys: &Keys<'_, '_>, rotary_dim: u32) -> Result<HeadOrder, LoadError> {
+        let neighbours = self.neighbours(keys.architecture, keys)?;
+        Ok(HeadOrder { rotary_dim, neighbours, by_head: false }) // converters take it apart
     }
 
     /// Whether query and key rows stand as they rotate neighbours. Text models of GLM 4 that see

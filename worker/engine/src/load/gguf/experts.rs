@@ -22,7 +22,7 @@ const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
      exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, deepseek2, mistral4, \
      dots1, hunyuan-moe, qwen3vlmoe, qwen3next, qwen35moe, lfm2moe, granitehybrid, \
-     nemotron_h_moe and gemma4";
+     nemotron_h_moe, gemma4 and llama4";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -57,6 +57,7 @@ impl Config<'_, '_> {
                 | Architecture::GraniteHybrid
                 | Architecture::NemotronHMoe
                 | Architecture::Gemma4
+                | Architecture::Llama4
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -82,10 +83,7 @@ impl Config<'_, '_> {
         (shape, checkpoint): (&ModelShape, &Checkpoint<'_>),
     ) -> Result<Option<ManyExperts>, GgufError> {
         let number = |key: &str| keys.get(key, Field::u32);
-        let count = number("expert_count")?.unwrap_or(0);
-        if count == 0 {
-            return Ok(None);
-        }
+        let Some(count @ 1..) = number("expert_count")? else { return Ok(None) };
         let chosen = number("expert_used_count")?.unwrap_or(0);
         let is_biased = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
         let as_deepseek = architecture.is_deepseek() || architecture == Architecture::Dots1;
@@ -104,6 +102,7 @@ impl Config<'_, '_> {
         let shared_ffn = match architecture {
             _ if as_qwen2 => Some(shared.unwrap_or(shape.ffn)),
             Architecture::HunYuanMoe => Some(shared.unwrap_or(shape.ffn)),
+            Architecture::Llama4 => Some(ffn), // whatever a file says
             Architecture::GraniteMoe | Architecture::GraniteHybrid => shared,
             _ if is_biased || as_deepseek => {
                 let count = number("expert_shared_count")?.unwrap_or(1);
@@ -118,9 +117,10 @@ impl Config<'_, '_> {
         let sigmoid = is_sigmoid(architecture, number("expert_gating_func")?, shape);
         let dense = number("leading_dense_block_count")?.unwrap_or(0) as usize;
         let step = number("interleave_moe_layer_step")?.unwrap_or(1).max(1) as usize;
+        let is_step = |idx: usize| (idx + 1).is_multiple_of(step);
         let has = |idx: usize| match architecture {
             _ if is_biased || as_deepseek || is_lfm => idx >= dense,
-            Architecture::Ernie45Moe => idx >= dense && (idx + 1).is_multiple_of(step),
+            Architecture::Ernie45Moe | Architecture::Llama4 => idx >= dense && is_step(idx),
             _ => true,
         };
         Ok(Some(ManyExperts {
@@ -136,7 +136,7 @@ impl Config<'_, '_> {
                 _ => is_biased || architecture == Architecture::MiniMaxM2,
             },
             normalises: match architecture {
-                Architecture::Qwen2Moe | Architecture::Olmoe => false,
+                Architecture::Qwen2Moe | Architecture::Olmoe | Architecture::Llama4 => false,
                 _ if as_deepseek => normalises.unwrap_or(false),
                 _ if is_biased => normalises.unwrap_or(true),
                 _ => true,
@@ -173,6 +173,7 @@ fn is_sigmoid(architecture: Architecture, said: Option<u32>, shape: &ModelShape)
             matches!(shape.layers, 47 | 48) && shape.vocab == 154_880
         }
         (Architecture::DeepSeek2 | Architecture::Mistral4, Some(said)) => said == SIGMOID,
+        (Architecture::Llama4, _) => true,
         _ => false,
     }
 }

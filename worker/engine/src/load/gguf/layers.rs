@@ -12,11 +12,16 @@ use crate::load::decoder::{
 
 const PATTERN: &str = "attention.sliding_window_pattern";
 
+/// Positions that rows of Llama 4 see at most where they rotate; of so many its queries grow, where
+/// they do not.
+pub(super) const LLAMA4_BLOCK: u32 = 8192;
+
 /// The window of models whose files do not say which they have.
 fn unsaid_window(architecture: Architecture) -> Option<u32> {
     match architecture {
         Architecture::Gemma2 => Some(4096), // as llama.cpp has it
         Architecture::GptOss => Some(128),
+        Architecture::Llama4 => Some(LLAMA4_BLOCK),
         Architecture::StarCoder2 => Some(4096), // all its models; no converter says so
         _ => None,
     }
@@ -37,9 +42,13 @@ impl Config<'_, '_> {
         let window = keys.get("attention.sliding_window", Field::u32);
         let window = window.map_err(|err| self.malformed(err))?.or(unsaid_window(architecture));
         let window = window.filter(|&window| window > 0);
+        // Whatever a file says of it, unless it says that there are none: as llama.cpp has it.
+        let is_llama4 = architecture == Architecture::Llama4;
+        let window = if is_llama4 { window.map(|_| LLAMA4_BLOCK) } else { window };
         let interval = match architecture {
             Architecture::Gemma2 | Architecture::GptOss => ALTERNATE_LAYERS,
             Architecture::Gemma3 | Architecture::Gemma4 => FULL_LAYER_INTERVAL,
+            Architecture::Llama4 => STILL_LAYER_INTERVAL,
             Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
                 OLMO3_FULL_LAYER_INTERVAL
             }
@@ -117,6 +126,9 @@ impl Config<'_, '_> {
                 windows.iter().map(Option::is_some).collect()
             }
             Architecture::Cohere2 => windows.iter().map(Option::is_some).collect(),
+            Architecture::Llama4 if windows.iter().any(Option::is_some) => {
+                windows.iter().map(Option::is_some).collect()
+            }
             _ => vec![true; windows.len()],
         })
     }

@@ -4,6 +4,7 @@ use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, GgufError};
 
 use super::config::{Architecture, Config, Keys};
+use super::layers::LLAMA4_BLOCK;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::rope::{Rope, Scaling, Temperature, Yarn, yarn_attention_factor};
@@ -20,6 +21,8 @@ const GEMMA3_WINDOW_THETA: f64 = 1e4;
 /// By how much queries grow with their position.
 pub(super) const GROWTH: &str = "attention.temperature_scale";
 /// By how much Mistral 4's queries grow: no converter says it, and every model has it.
+/// By how much Llama 4's queries grow.
+const LLAMA4_BETA: f64 = 0.1;
 const MISTRAL4_BETA: f64 = 0.1;
 const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
 
@@ -141,6 +144,12 @@ pub(super) fn temperature(
     let Some(beta) = beta.or(unsaid).filter(|&beta| beta != 0.0) else { return Ok(None) };
     let temperature = Temperature { beta, every: every.unwrap_or(0) }.checked();
     temperature.map(Some).map_err(|refusal| LoadError::refused(config.path, refusal))
+}
+
+/// The same in layers that do not rotate (Llama 4), if there are such; no key says it.
+pub(super) fn still_temperature(keys: &Keys<'_, '_>, rotates: &[bool]) -> Option<Temperature> {
+    let is_one = keys.architecture == Architecture::Llama4 && rotates.contains(&false);
+    is_one.then_some(Temperature { beta: LLAMA4_BETA, every: LLAMA4_BLOCK })
 }
 
 /// Positions that the model was trained for before it was stretched.

@@ -8,6 +8,7 @@ mod gemma4;
 mod inside;
 mod latent;
 mod layers;
+mod llama4;
 mod nemotron_h;
 mod older;
 mod quantized;
@@ -159,6 +160,8 @@ struct Config {
     #[serde(flatten)]
     gemma4: gemma4::Gemma4Fields,
     #[serde(flatten)]
+    llama4: llama4::Llama4Fields,
+    #[serde(flatten)]
     rope: RopeFields,
 }
 
@@ -210,12 +213,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     shape.max_positions = found.positions;
     let rotates = config.rotates(family).map_err(refused)?;
     let experts = config.experts(family).map_err(refused)?;
-    let order = HeadOrder {
-        // Wide heads may be others, and no part of theirs stands elsewhere.
-        rotary_dim: if shape.wide.layers > 0 { shape.head_dim } else { found.rotary_dim },
-        neighbours: config.neighbours(family),
-        by_head: matches!(family, Family::GptNeoX | Family::Falcon),
-    };
+    let order = config.order(family, &shape, found.rotary_dim);
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
@@ -227,6 +225,9 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         norm_offset: family.norm_offset(),
         rope: found.rope,
         temperature: found.temperature,
+        still_temperature: config.still_temperature(family).map_err(refused)?,
+        in_blocks: family == Family::Llama4,
+        unit_norms: config.unit_norms(family),
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
@@ -240,10 +241,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         order,
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
-        qk_norm: match family {
-            Family::Glm4Moe if config.use_qk_norm == Some(true) => QkNorm::EachHead,
-            family => family.qk_norm(),
-        },
+        qk_norm: config.qk_norm(family),
         keys_are_values: config.keys_are_values(family),
         inputs: config.inputs(family).map_err(refused)?,
         double_ffn: config.double_ffn(family),
@@ -274,6 +272,22 @@ impl Config {
                 None => error,
             }
         })
+    }
+
+    fn qk_norm(&self, family: Family) -> QkNorm {
+        match family {
+            Family::Glm4Moe if self.use_qk_norm == Some(true) => QkNorm::EachHead,
+            family => family.qk_norm(),
+        }
+    }
+
+    fn order(&self, family: Family, shape: &ModelShape, rotary_dim: u32) -> HeadOrder {
+        HeadOrder {
+            // Wide heads may be others, and no part of theirs stands elsewhere.
+            rotary_dim: if shape.wide.layers > 0 { shape.head_dim } else { rotary_dim },
+            neighbours: self.neighbours(family),
+            by_head: matches!(family, Family::GptNeoX | Family::Falcon),
+        }
     }
 
     /// The rotation of most layers, and that of layers with a window where it may be another one.
@@ -327,6 +341,7 @@ impl Config {
             ffn: match family {
                 Family::Granite4 => self.shared_intermediate_size,
                 Family::Lfm2 => self.lfm2_ffn()?,
+                Family::Llama4 => self.llama4_ffn(),
                 _ => self.intermediate_size,
             },
             max_positions: match family {

@@ -94,8 +94,8 @@ fn four_bits(
     Ok(())
 }
 
-/// `[experts, inputs, outputs]`.
-fn columns(
+/// Takes `[experts, inputs, outputs]` apart, if it is there.
+pub(super) fn columns(
     checkpoint: &mut Checkpoint<'_>,
     name: &str,
     experts: &ManyExperts,

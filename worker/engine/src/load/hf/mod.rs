@@ -4,6 +4,7 @@ mod apertus;
 mod config;
 mod float8;
 mod gpt_oss;
+mod llama4;
 mod olmo_hybrid;
 mod rope;
 mod safetensors;
@@ -14,7 +15,8 @@ use aqueduct_core::plain_json;
 
 use super::assemble::{Sources, assemble};
 use super::checkpoint::Checkpoint;
-use super::decoder::Family;
+use super::decoder::{Decoder, Family};
+use super::names::Names;
 use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
 use crate::model::Model;
@@ -44,6 +46,9 @@ pub(crate) fn load(
     if decoder.family == Family::GptOss {
         gpt_oss::take_apart(&mut checkpoint, &decoder)?;
     }
+    if decoder.family == Family::Llama4 {
+        llama4::take_apart(&mut checkpoint, &decoder)?;
+    }
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);
     }
@@ -60,12 +65,19 @@ pub(crate) fn load(
         checkpoint.lift(&[("backbone.", ""), ("model.", "")]); // as NVIDIA and transformers say
         folded.number(&mut checkpoint, "layers", ["norm.weight", "feed_norm.weight"]);
     }
-    let names = match decoder.family {
+    let names = names_of(&decoder, &checkpoint);
+    assemble(&Sources::new(decoder, checkpoint, names)?, options, report)
+}
+
+/// What its tensors are called.
+fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
+    match decoder.family {
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
         Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,
         Family::Falcon => &names::HF_FALCON,
         Family::GptJ => &names::HF_GPTJ,
+        Family::Llama4 => &names::HF_LLAMA4,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,
         Family::Granite4 => &names::HF_GRANITE4,
@@ -92,8 +104,7 @@ pub(crate) fn load(
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
         Family::Mistral4 => &names::HF_GLM4_MOE,
         _ => &names::HF,
-    };
-    assemble(&Sources::new(decoder, checkpoint, names)?, options, report)
+    }
 }
 
 /// Base classes are saved without the name under which a head has them. Others than GPT-NeoX, whose

@@ -49,6 +49,7 @@ impl Config {
                 self.deepseek_experts(family, usual)?
             }
             Family::ExaoneMoe => self.exaone_experts(usual)?,
+            Family::Llama4 => self.llama4_experts(usual)?,
             Family::Ernie45Moe => self.ernie_experts(usual)?,
             Family::GptOss => ManyExperts {
                 count: self.num_local_experts.or(self.num_experts).unwrap_or(128),

@@ -22,11 +22,12 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, \
+     GPTJForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
+     IQuestCoderForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
-     Gemma4ForConditionalGeneration, \
+     Gemma4ForConditionalGeneration, Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
@@ -74,8 +75,6 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "gemma" => "GemmaForCausalLM",
         "gemma2" => "Gemma2ForCausalLM",
         "gemma3_text" => "Gemma3ForCausalLM",
-        "gemma4_text" => inside::GEMMA4_TEXT,
-        "gemma4" => inside::GEMMA4,
         "mixtral" => "MixtralForCausalLM",
         "qwen2_moe" => "Qwen2MoeForCausalLM",
         "qwen3_moe" => "Qwen3MoeForCausalLM",
@@ -112,14 +111,25 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "hunyuan_v1_moe" => "HunYuanMoEV1ForCausalLM",
         "falcon" => older::FALCON,
         "gptj" => older::GPTJ,
-        "gemma3" => inside::GEMMA3,
-        "mistral3" => inside::MISTRAL3,
-        "qwen2_vl" => inside::QWEN2_VL,
-        "qwen2_5_vl" => inside::QWEN2_5_VL,
-        "qwen3_vl" => inside::QWEN3_VL,
-        _ => return HYBRIDS.iter().find(|of| of.0 == model_type).map(|of| of.1),
+        _ => {
+            let whole = INSIDE.iter().find(|of| of.0 == model_type).map(|of| of.1);
+            return whole.or_else(|| HYBRIDS.iter().find(|of| of.0 == model_type).map(|of| of.1));
+        }
     })
 }
+
+/// Types and architectures of models inside of which, or by themselves, is what reads text.
+const INSIDE: [(&str, &str); 9] = [
+    ("gemma4_text", inside::GEMMA4_TEXT),
+    ("gemma4", inside::GEMMA4),
+    ("gemma3", inside::GEMMA3),
+    ("mistral3", inside::MISTRAL3),
+    ("llama4", inside::LLAMA4),
+    ("llama4_text", inside::LLAMA4_TEXT),
+    ("qwen2_vl", inside::QWEN2_VL),
+    ("qwen2_5_vl", inside::QWEN2_5_VL),
+    ("qwen3_vl", inside::QWEN3_VL),
+];
 
 /// The family of an architecture, if it is served.
 pub(super) fn family_of(architecture: &str) -> Option<Family> {
@@ -182,6 +192,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "HunYuanMoEV1ForCausalLM" => Family::HunYuanMoe,
         older::FALCON => Family::Falcon,
         older::GPTJ => Family::GptJ,
+        inside::LLAMA4_TEXT | inside::LLAMA4 => Family::Llama4,
         _ => return HYBRIDS.iter().find(|of| of.1 == architecture).map(|of| of.2),
     })
 }
@@ -216,7 +227,7 @@ impl Family {
             theta: match self {
                 Self::SmolLm3 => 2e6,
                 Self::Ernie45 | Self::Ernie45Moe | Self::Olmo3 | Self::FlexOlmo => 5e5,
-                Self::Cohere => 5e5,
+                Self::Cohere | Self::Llama4 => 5e5,
                 Self::MiniMaxM2 => 5e6,
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
@@ -258,7 +269,7 @@ impl Family {
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
             Self::Ministral | Self::Ministral3 | Self::Cwm | Self::SolarOpen => Some(8),
-            Self::MiniMaxM2 => Some(8),
+            Self::MiniMaxM2 | Self::Llama4 => Some(8),
             Self::GptOss => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
@@ -276,6 +287,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
+            Self::Llama4 => Some(128),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(256),
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
@@ -295,7 +307,7 @@ impl Family {
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
-            Self::NemotronH => 1e-5,
+            Self::NemotronH | Self::Llama4 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

@@ -9,6 +9,9 @@ pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const GEMMA4: &str = "Gemma4ForConditionalGeneration";
 /// What stands inside of Gemma 4.
 pub(super) const GEMMA4_TEXT: &str = "Gemma4ForCausalLM";
+pub(super) const LLAMA4: &str = "Llama4ForConditionalGeneration";
+/// What stands inside of Llama 4.
+pub(super) const LLAMA4_TEXT: &str = "Llama4ForCausalLM";
 pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
 /// The same with Ministral 3 or Mistral 4 inside, which no file calls so.
 pub(super) const MINISTRAL3: &str = "Mistral3ForConditionalGeneration of ministral3";
@@ -41,7 +44,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     };
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
-        GEMMA4 | GEMMA4_TEXT => lifted(whole, architecture),
+        GEMMA4 | GEMMA4_TEXT | LLAMA4 | LLAMA4_TEXT => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         // Some who take the text model out leave the whole one's file as it was.
         QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
@@ -145,6 +148,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131_072,
         }),
         GEMMA4 | GEMMA4_TEXT => super::gemma4::defaults(fields),
+        LLAMA4 | LLAMA4_TEXT => super::llama4::defaults(),
         QWEN2_VL | QWEN2_5_VL => json!({
             "vocab_size": 152_064, "hidden_size": 8192, "intermediate_size": 29_568,
             "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,

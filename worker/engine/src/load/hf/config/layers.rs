@@ -13,13 +13,13 @@ impl Config {
     /// Per layer: whether it rotates.
     pub(super) fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
         let layers = self.num_hidden_layers as usize;
-        match (family, &self.no_rope_layers) {
-            (Family::SmolLm3, Some(rotates)) => {
+        match (family, self.no_rope_layers.as_deref()) {
+            (Family::SmolLm3, Some(rotates)) | (Family::Llama4, Some(rotates @ [_, ..])) => {
                 let count = rotates.len();
                 Refusal::unless_within("no_rope_layers count", count, layers, usize::MAX)?;
                 Ok(rotates.iter().take(layers).map(|&rotates| rotates != 0).collect())
             }
-            (Family::SmolLm3, None) => {
+            (Family::SmolLm3 | Family::Llama4, _) => {
                 let most = u32::MAX as usize;
                 let interval = self.no_rope_layer_interval;
                 Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
@@ -90,6 +90,7 @@ impl Config {
             Family::Phi => both(true, true),
             Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
             Family::GptJ => both(false, true),
+            Family::Llama4 => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus => both(is_biased, false),
@@ -150,6 +151,7 @@ impl Config {
             }
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
             (Family::Gemma4, _) => self.gemma4_slides()?,
+            (Family::Llama4, _) => self.llama4_blocks(rotates)?,
             (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
@@ -185,6 +187,7 @@ impl Config {
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
             Family::Gemma4 => given.unwrap_or(Some(512)),
+            Family::Llama4 => self.llama4_block(),
             Family::Lfm3 => given.unwrap_or(Some(256)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)

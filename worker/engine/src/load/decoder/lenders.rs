@@ -1,6 +1,7 @@
 //! Layers that attend to keys of earlier ones.
 
 use aqueduct_core::Refusal;
+use aqueduct_kernels::Window;
 
 use super::Decoder;
 
@@ -24,6 +25,11 @@ impl Decoder {
                 Err(Refusal::new("kv_shared_layers", self.shape.kv_shared_layers, bound))
             }
         }
+    }
+
+    /// What a window makes of its count.
+    pub(crate) fn sight(&self) -> fn(u32) -> Window {
+        if self.in_blocks { Window::Block } else { Window::Last }
     }
 
     /// How wide the feed-forward part of layer `idx` is, where it is dense.

@@ -1,0 +1,47 @@
+//! Counts of a model's layers that have to fit together.
+
+use aqueduct_core::Refusal;
+use aqueduct_kernels::{LayerSpec, LayerWeights};
+
+use super::ModelParts;
+
+/// Layers with keys have the heads that the shape says, as many wide ones as it says.
+pub(super) fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
+    let shape = &parts.shape;
+    let mut wide = 0;
+    for (idx, layer) in parts.layers.iter().enumerate() {
+        let LayerSpec { heads, kv_heads, head_dim, .. } = layer.spec;
+        let is = |of_heads: u32, of_dim: u32| {
+            (kv_heads, head_dim) == (of_heads as usize, of_dim as usize)
+        };
+        let is_wide = layer.recurrent.is_none() && is(shape.wide.kv_heads, shape.wide.head_dim);
+        wide += u32::from(is_wide && layer.keys_of.is_none());
+        if heads != shape.heads as usize || !(is_wide || is(shape.kv_heads, shape.head_dim)) {
+            let seen = format!("{heads}, {kv_heads} of keys, of {head_dim}");
+            return Err(Refusal::new(format!("layers[{idx}].heads"), seen, "the shape's"));
+        }
+    }
+    Refusal::unless_within("wide.layers", wide, shape.wide.layers, shape.wide.layers).map(drop)
+}
+
+/// Layers without keys of their own are the last ones, as many as the shape says, and each attends
+/// to keys of an earlier one that has some, of the same heads.
+pub(super) fn check_lenders(parts: &ModelParts) -> Result<(), Refusal> {
+    let first = parts.shape.memory_layers() as usize;
+    for (idx, layer) in parts.layers.iter().enumerate() {
+        let lends = |lender: &LayerWeights| {
+            let heads = |layer: &LayerWeights| (layer.spec.kv_heads, layer.spec.head_dim);
+            lender.recurrent.is_none() && heads(lender) == heads(layer)
+        };
+        let fits = match layer.keys_of {
+            None => idx < first,
+            Some(lender) => idx >= first && parts.layers[..first].get(lender).is_some_and(lends),
+        };
+        if !fits || (layer.keys_of.is_some() && layer.recurrent.is_some()) {
+            let bound = format!("a layer with such keys before {first}, from that one on");
+            let seen = format!("{:?}", layer.keys_of);
+            return Err(Refusal::new(format!("layers[{idx}].keys_of"), seen, bound));
+        }
+    }
+    Ok(())
+}
