@@ -22,6 +22,15 @@ pub(crate) enum Encoding {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Iq1S,
+    Iq1M,
+    Iq2Xxs,
+    Iq2Xs,
+    Iq2S,
+    Iq3Xxs,
+    Iq3S,
+    Tq1_0,
+    Tq2_0,
     Mxfp4,
     F8E4M3,
     F8E8M0,
@@ -29,7 +38,8 @@ pub(crate) enum Encoding {
 
 /// What can be read, for errors.
 pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in folders F8_E4M3 too; in GGUF Q8_0, Q4_0, \
-     Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4 too";
+     Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, \
+     IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0 and MXFP4 too";
 
 impl Encoding {
     /// Few bits, with scales that several elements share.
@@ -64,6 +74,15 @@ impl Encoding {
             Self::Q6K => widen(bytes, to, blocks::q6_k),
             Self::Iq4Nl => widen(bytes, to, blocks::iq4_nl),
             Self::Iq4Xs => widen(bytes, to, blocks::iq4_xs),
+            Self::Iq1S => widen(bytes, to, blocks::iq1_s),
+            Self::Iq1M => widen(bytes, to, blocks::iq1_m),
+            Self::Iq2Xxs => widen(bytes, to, blocks::iq2_xxs),
+            Self::Iq2Xs => widen(bytes, to, blocks::iq2_xs),
+            Self::Iq2S => widen(bytes, to, blocks::iq2_s),
+            Self::Iq3Xxs => widen(bytes, to, blocks::iq3_xxs),
+            Self::Iq3S => widen(bytes, to, blocks::iq3_s),
+            Self::Tq1_0 => widen(bytes, to, blocks::tq1_0),
+            Self::Tq2_0 => widen(bytes, to, blocks::tq2_0),
             Self::Mxfp4 => widen(bytes, to, blocks::mxfp4),
             Self::F8E4M3 => widen(bytes, to, blocks::e4m3),
             Self::F8E8M0 => widen(bytes, to, blocks::e8m0),

@@ -4,6 +4,10 @@
 //! to its elements. Scales are multiplied in ggml's order, so the products round as they do there.
 
 mod float8;
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4;
 mod mxfp4;
 mod q2_k;
@@ -15,10 +19,14 @@ mod q5;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod ternary;
 
 use half::f16;
 
 pub(crate) use float8::{e4m3, e8m0};
+pub(crate) use iq1::{iq1_m, iq1_s};
+pub(crate) use iq2::{iq2_s, iq2_xs, iq2_xxs};
+pub(crate) use iq3::{iq3_s, iq3_xxs};
 pub(crate) use iq4::{iq4_nl, iq4_xs};
 pub(crate) use mxfp4::{mxfp4, mxfp4_beside};
 pub(crate) use q2_k::q2_k;
@@ -30,6 +38,7 @@ pub(crate) use q5::{q5_0, q5_1};
 pub(crate) use q5_k::q5_k;
 pub(crate) use q6_k::q6_k;
 pub(crate) use q8_0::q8_0;
+pub(crate) use ternary::{tq1_0, tq2_0};
 
 /// Blocks, one after the other: `bytes` is whole ones, `elements` has room for as many.
 pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
@@ -46,6 +55,11 @@ pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
 /// A scale: the f16 whose first byte is `bytes[at]`.
 fn scale<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// The 32 bits whose first byte is the first of these.
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// The half byte of element `i`: runs of `run` elements lie two by two in `run` bytes, low halves
@@ -94,5 +108,14 @@ mod tests {
         check("Q6_K", q6_k);
         check("IQ4_NL", iq4_nl);
         check("IQ4_XS", iq4_xs);
+        check("IQ1_S", iq1_s);
+        check("IQ1_M", iq1_m);
+        check("IQ2_XXS", iq2_xxs);
+        check("IQ2_XS", iq2_xs);
+        check("IQ2_S", iq2_s);
+        check("IQ3_XXS", iq3_xxs);
+        check("IQ3_S", iq3_s);
+        check("TQ1_0", tq1_0);
+        check("TQ2_0", tq2_0);
     }
 }
