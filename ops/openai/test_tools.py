@@ -34,7 +34,7 @@ NAMED = {'type': 'function', 'function': {'name': 'weather'}}
 
 
 TEMPLATES = ['tools.jinja', 'listed.jinja', 'parameters.jinja', 'invoke.jinja', 'keys.jinja',
-             'sections.jinja', 'untold.jinja', 'python.jinja', 'marks.jinja']
+             'sections.jinja', 'untold.jinja', 'python.jinja', 'marks.jinja', 'gemma4.jinja']
 
 
 @pytest.fixture(scope='module', params=TEMPLATES)
