@@ -136,7 +136,9 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
         elif key.endswith('kv_b_proj.weight') and config.model_type != 'minicpm3' and not whole:
             stored[key] = add_by_heads(writer, key, tensor, kind, config)
         elif gguf_llama4.is_piece(key, config):
-            stored[key] = gguf_llama4.add_tensor(writer, key, tensor, kind)
+            # These modules have columns for rows.
+            rows = add_experts(writer, key, tensor.swapaxes(1, 2), kind)
+            stored[key] = rows.swapaxes(1, 2).contiguous()
         elif gguf_gemma4.is_piece(key, config):
             stored[key] = gguf_gemma4.add_tensor(writer, key, tensor, kind)
         elif gguf_hybrid.is_piece(key, config):
