@@ -91,13 +91,16 @@ fn append(
     selection: &Selection,
 ) -> Result<[f64; 2], BackendError> {
     let mut all = 0.0;
-    let first_seen = selection.first_seen(set.end + own.len() as u32); // fits: see below
+    let end = set.end + own.len() as u32; // fits: checked with the shapes
+    let first_seen = selection.first_seen(end);
     let own_tally = if selection.keep_all {
         let nothing = vec![0.0; own.positions.len()];
         Tally { score: nothing.clone(), votes: nothing }
     } else {
-        let fade = f64::from(selection.ranking.fade(own.len()));
-        all = sum(&set.score) * fade + sum(masses.0) + sum(masses.1);
+        if first_seen == 0 {
+            let fade = f64::from(selection.ranking.fade(own.len()));
+            all = sum(&set.score) * fade + sum(masses.0) + sum(masses.1);
+        }
         let tally = count(set, masses, own.len(), &selection.ranking);
         if first_seen > 0 {
             all = in_sight(&set.keys, &set.score, first_seen)
@@ -105,7 +108,7 @@ fn append(
         }
         tally
     };
-    set.end += own.len() as u32; // fits: checked with the shapes
+    set.end = end;
     let plan = Plan::new(set, own, &own_tally, selection);
     let cells = plan.cells(&set.keys);
     set.keys.store_by(workers, plan.kept_keys, &cells.moves, own)?;
@@ -114,16 +117,15 @@ fn append(
     plan.apply(set.keys.positions.make_mut(), &own.positions);
     plan.apply(set.score.make_mut(), &own_tally.score);
     plan.apply(set.votes.make_mut(), &own_tally.votes);
-    let kept = match first_seen {
-        _ if selection.keep_all => 0.0,
-        0 => sum(&set.score),
-        _ => in_sight(&set.keys, &set.score, first_seen),
-    };
+    let kept = if selection.keep_all { 0.0 } else { in_sight(&set.keys, &set.score, first_seen) };
     Ok([kept, all])
 }
 
 /// The sum of the scores, `[kv_heads, keys]`, of keys from position `first_seen` on.
 pub(crate) fn in_sight(keys: &Keys, score: &[f32], first_seen: u32) -> f64 {
+    if first_seen == 0 {
+        return sum(score);
+    }
     let of_head =
         |(g, score): (usize, &[f32])| sum(&score[unseen(keys.head_positions(g), first_seen)..]);
     score.chunks(keys.len().max(1)).enumerate().map(of_head).sum()

@@ -2,7 +2,7 @@
 
 use super::{Passed, Shard, Tally};
 use crate::memory::MemorySet;
-use crate::select::{in_sight, sum};
+use crate::select::in_sight;
 
 impl Shard {
     /// Sum of the scores of keys that a row to come sees.
@@ -16,10 +16,8 @@ impl Shard {
     }
 
     fn mass_of<'a>(&self, scores: impl Iterator<Item = &'a [f32]>, passed: Passed<'_>) -> f64 {
-        let of_part = |(part, score): (&MemorySet, &[f32])| match passed.first_seen() {
-            0 => sum(score),
-            first_seen => in_sight(&part.keys, score, first_seen),
-        };
+        let of_part =
+            |(part, score): (&MemorySet, &[f32])| in_sight(&part.keys, score, passed.first_seen());
         self.parts.iter().zip(scores).map(of_part).sum()
     }
 }
