@@ -1,5 +1,6 @@
 """The same without an event loop."""
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
@@ -111,7 +112,7 @@ def test_who_breaks_off_cancels() -> None:
 
 
 def test_a_client_that_is_not_closed_is_closed_all_the_same() -> None:
-    told = Told(*[([ACCEPTED, token(0)], HANGS, ())] * 2)
+    told = Told(([ACCEPTED, token(0)], HANGS, ()))
     left = textwrap.dedent('''
         import sys
         from aqueduct_client.blocking import Client
@@ -120,13 +121,44 @@ def test_a_client_that_is_not_closed_is_closed_all_the_same() -> None:
     ''')
 
     def work(url: str) -> None:
-        def first() -> None:
-            assert isinstance(next(Client(url).generate(PROMPT)), Accepted)
-
-        first()
-        wait_for(lambda: told.asked.count(f'cancel {REQUEST}') == 1)
         subprocess.run([sys.executable, '-c', left, url], check=True, timeout=60)
-        wait_for(lambda: told.asked.count(f'cancel {REQUEST}') == 2)
+        wait_for(lambda: told.asked.count(f'cancel {REQUEST}') == 1)
+
+    told_in_threads(told, work)
+
+
+def drops(url: str) -> None:
+    """The last reference to a stream, and with it to its client."""
+    assert isinstance(next(Client(url).generate(PROMPT)), Accepted)
+
+
+def drops_a_cycle(url: str) -> None:
+    """What is collected at once, in any order."""
+    held: list[object] = [Client(url).generate(PROMPT)]
+    held.append(held)
+    del held
+    gc.collect()
+
+
+@pytest.mark.parametrize('leaves', [drops, drops_a_cycle])
+def test_a_stream_and_client_that_are_collected_cancel_once(
+        leaves: Callable[[str], None]) -> None:
+    times = 40
+    told = Told(*[([ACCEPTED, token(0)], HANGS, ())] * times)
+    cancelled = f'cancel {REQUEST}'
+
+    def work(url: str) -> None:
+        # Their thread comes in at any step of what collects them, not only where that waits.
+        pause_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for so_many in range(1, times + 1):
+                leaves(url)
+                wait_for(lambda: told.asked.count(cancelled) >= so_many)
+        finally:
+            sys.setswitchinterval(pause_s)
+        time.sleep(0.1)  # for one too many
+        assert told.asked.count(cancelled) == times
 
     told_in_threads(told, work)
 

@@ -2,7 +2,6 @@
 import asyncio
 import contextlib
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,7 +15,7 @@ from .errors import (
 )
 from .events import Answer, ChoiceDone, Completion, Description, Summary, Token, Tokenized
 from .fields import seconds
-from .generation import Call, Generation, Leg, Metadata, cancels
+from .generation import Generation, Leg, Metadata, Running, cancels
 from .options import GenerateOptions, Prompt
 from .routes import Routes
 from .standing import Patience
@@ -52,7 +51,7 @@ class Client:
         self._routes = Routes(url, options)
         self._options = options
         self._calls: set[asyncio.Task[Any]] = set()
-        self._open: weakref.WeakSet[Generation] = weakref.WeakSet()
+        self._open: set[Running] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -80,8 +79,8 @@ class Client:
         await asyncio.shield(self._closing)
 
     async def _hang_up(self) -> None:
-        for generation in list(self._open):
-            generation.leave(ClosedError('the client is closed'))
+        for running in list(self._open):
+            running.leave(ClosedError('the client is closed'))
         while self._calls:
             for call in self._calls:
                 call.cancel()
@@ -128,14 +127,12 @@ class Client:
         """A start; one that is left while it is made, and may be made, is cancelled."""
         beginning = asyncio.create_task(work)
         try:
-            generation = await asyncio.shield(beginning)
+            return await asyncio.shield(beginning)
         except asyncio.CancelledError:
             if not is_keyed:  # its server takes the end of the connection for the same
                 beginning.cancel()
             self._keep(self._unmade(beginning))
             raise
-        self._open.add(generation)
-        return generation
 
     async def _unmade(self, beginning: asyncio.Task[Generation]) -> None:
         # Only an answer says by what number the server knows the request.
@@ -201,11 +198,13 @@ class Client:
 
         return self._keep(cancelled())
 
-    def abandon(self, call: Call, request: int | None) -> None:
-        """Ends a request whose stream nobody has any more."""
-        call.cancel()
-        if request is not None:
-            self.cancel(request)
+    def began(self, running: Running) -> None:
+        """A request is to be left when the client closes."""
+        self._open.add(running)
+
+    def ended(self, running: Running) -> None:
+        """It has ended, or was left."""
+        self._open.discard(running)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work of nobody else, for which `close` waits."""

@@ -47,7 +47,44 @@ class Connection(Protocol):
 
     def cancel(self, request: int) -> asyncio.Task[None]: ...
 
-    def abandon(self, call: Call, request: int | None) -> None: ...
+    def began(self, running: 'Running') -> None: ...
+
+    def ended(self, running: 'Running') -> None: ...
+
+
+class Running:
+    """A request that goes on at a server, until it has ended or is left, which cancels it there,
+    once. Its client holds it, whoever else does: what collects a stream and its client at once
+    may end them in any order, and in any thread. All of this is the loop's to call."""
+
+    def __init__(self, client: Connection, leg: Leg, request: int | None, span: CallSpan) -> None:
+        self._client = client
+        self.leg = leg
+        """The connection that tells it now."""
+        self._request = request
+        self._span = span
+        self.over = asyncio.Event()
+        self.failure: Exception | None = None
+        """What whoever reads on gets, in place of the end of the events."""
+        client.began(self)
+
+    def end(self, failure: Exception | None = None) -> None:
+        """It has ended by itself."""
+        self.failure = failure
+        self.over.set()
+        self._span.end(failure)
+        self._client.ended(self)
+
+    def leave(self, failure: Exception | None = None) -> asyncio.Task[None] | None:
+        """Begins to cancel it, unless it has ended. Whoever reads on gets `failure`, or the end
+        of the events."""
+        if self.over.is_set():
+            return None
+        self._span.end()
+        self.end(failure)
+        self.leg.call.cancel()
+        # Without a word it would go on for a while, for who may come back.
+        return None if self._request is None else self._client.cancel(self._request)
 
 
 class Generation(AsyncIterator[GenerateEvent]):
@@ -57,15 +94,13 @@ class Generation(AsyncIterator[GenerateEvent]):
 
     def __init__(self, client: Connection, leg: Leg, standing: Standing, until: float,
                  span: CallSpan) -> None:
+        self._running = Running(client, leg, standing.request, span)
         self._client = client
         self._loop = asyncio.get_running_loop()
-        self._leg = leg
         self._standing = standing
         self._until = until
         self._span = span
         self._reading = asyncio.Lock()
-        self._over = asyncio.Event()
-        self._failure: Exception | None = None
         self._next: GenerateEvent | None = None
         self._was_lost = False
         self.accepted: Accepted
@@ -99,13 +134,12 @@ class Generation(AsyncIterator[GenerateEvent]):
         await self.aclose()
 
     def __del__(self) -> None:
-        if self._over.is_set():
+        if self._running.over.is_set():
             return
         self._span.end()
         # Any thread may collect this; the calls are the loop's. A loop that is closed has none.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                self._client.abandon, self._leg.call, self._standing.request)
+            self._loop.call_soon_threadsafe(self._running.leave)
 
     async def __anext__(self) -> GenerateEvent:
         before = cancels()
@@ -113,13 +147,15 @@ class Generation(AsyncIterator[GenerateEvent]):
             async with self._reading:
                 return await self._event()
         except asyncio.CancelledError:
-            if self._over.is_set() and cancels() == before:  # it was another task that left it
+            if self._running.over.is_set() and cancels() == before:
+                # It was another task that left it.
                 raise self._end_of_events() from None
-            self.leave(ClosedError('the stream was left: a task that read it was cancelled'))
+            self._running.leave(
+                ClosedError('the stream was left: a task that read it was cancelled'))
             raise
 
     async def _event(self) -> GenerateEvent:
-        if self._over.is_set():
+        if self._running.over.is_set():
             raise self._end_of_events()
         event, self._next = self._next, None
         try:
@@ -128,16 +164,16 @@ class Generation(AsyncIterator[GenerateEvent]):
             self._fail(error)
             raise
         if isinstance(event, Summary):
-            self._end()
+            self._running.end()
         return event
 
     def _end_of_events(self) -> Exception:
-        return self._failure or StopAsyncIteration()
+        return self._running.failure or StopAsyncIteration()
 
     async def _new_event(self) -> GenerateEvent:
         while True:
             try:
-                event = await _read(self._leg.call)
+                event = await _read(self._running.leg.call)
             except grpc.aio.AioRpcError as status:
                 await self._come_back(status)
                 continue
@@ -153,47 +189,29 @@ class Generation(AsyncIterator[GenerateEvent]):
         pause_s = standing.patience.pause_s()
         if pause_s is None:
             raise error_of(status) from status
-        self._client.lost(self._leg, status)
+        self._client.lost(self._running.leg, status)
         await self._sleep(pause_s)
         standing.escalations_here = 0
-        self._leg = self._client.resume(
-            standing.request, standing.following, self._until, self._leg.named)
+        self._running.leg = self._client.resume(
+            standing.request, standing.following, self._until, self._running.leg.named)
 
     async def _sleep(self, pause_s: float) -> None:
         """Until it is time, or it was left."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), pause_s)
+            await asyncio.wait_for(self._running.over.wait(), pause_s)
             raise asyncio.CancelledError
-
-    def _end(self, failure: Exception | None = None) -> None:
-        self._failure = failure
-        self._over.set()
-        self._span.end(failure)
 
     def _fail(self, error: Exception) -> None:
         # A server whose answer cannot be read goes on with it otherwise.
         if isinstance(error, ServerFailureError):
             self._span.end(error)
-            self.leave(error)
-        elif not self._over.is_set():
-            self._end(error)
-
-    def leave(self, failure: Exception | None = None) -> asyncio.Task[None] | None:
-        """Begins to cancel the request, unless it has ended. Whoever reads on gets `failure`, or
-        the end of the events."""
-        if self._over.is_set():
-            return None
-        self._span.end()
-        self._next = None
-        self._end(failure)
-        self._leg.call.cancel()
-        # Without a word it would go on for a while, for who may come back.
-        request = self._standing.request
-        return None if request is None else self._client.cancel(request)
+            self._running.leave(error)
+        elif not self._running.over.is_set():
+            self._running.end(error)
 
     async def aclose(self) -> None:
         """Cancels the request, unless it has ended."""
-        cancelling = self.leave()
+        cancelling = self._running.leave()
         if cancelling:
             await asyncio.shield(cancelling)
 
