@@ -18,6 +18,7 @@ struct Sight {
 };
 DEVICE Sight sight_of(const QueryArray& queries, u32 t) {
     u32 last = queries.start + t;
+    if (queries.blocks > 0) return Sight{last - last % queries.blocks, last};
     return Sight{last + 1 > queries.window ? last + 1 - queries.window : 0, last};
 }
 DEVICE bool sees(Sight sight, u32 position) {

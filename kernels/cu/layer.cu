@@ -130,6 +130,19 @@ KERNEL(widen_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsF32>(p); }
 KERNEL(round_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsBf16>(p); }
 KERNEL(quantise_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsInt8>(p); }
 
+// Rows times a number, where they lie perhaps.
+KERNEL(scale_f32, PrepareParams, 256, 4) {
+    u32 groups = (p.columns + GROUP - 1) / GROUP;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 row = (u32)(item / groups), group = (u32)(item % groups);
+    if (row >= p.rows) return;
+    const f32* from = (const f32*)p.x + (u64)row * p.columns;
+    Four four = read_four(from, p.columns, group * GROUP + lane_index() * 4);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) four.x[i] = mul(four.x[i], p.factor);
+    AsF32::put(p, row, group, four);
+}
+
 // Looks at what a library made, a warp for each group of a row.
 KERNEL(check_f32, PrepareParams, 256, 4) {
     u32 groups = (p.columns + GROUP - 1) / GROUP;
@@ -139,17 +152,22 @@ KERNEL(check_f32, PrepareParams, 256, 4) {
     report(p, all_finite(read_four((const f32*)p.x + (u64)row * p.columns, p.columns, column)));
 }
 
-// [rows, 2 columns], gate first, to activation(gate) * up; a warp for each group.
+// [rows, 2 columns], gate first, or [rows, columns] of gates beside as many others, to
+// activation(gate) * up; a warp for each group.
 template <typename Form>
 DEVICE void prepare_gate(const PrepareParams& p) {
     u32 groups = (p.columns + GROUP - 1) / GROUP;
     u64 item = (u64)block_x() * 8 + warp_index();
     u32 row = (u32)(item / groups), group = (u32)(item % groups);
     if (row >= p.rows) return;
-    const f32* from = (const f32*)p.x + (u64)row * 2 * p.columns;
+    const f32 *from = (const f32*)p.x + (u64)row * 2 * p.columns, *beside = from + p.columns;
+    if (p.residual) {
+        from -= (u64)row * p.columns;
+        beside = p.residual + (u64)row * p.columns;
+    }
     u32 column = group * GROUP + lane_index() * 4;
     Four gate = read_four(from, p.columns, column);
-    Four up = read_four(from + p.columns, p.columns, column);
+    Four up = read_four(beside, p.columns, column);
     report(p, all_finite(gate) && all_finite(up));
 #pragma unroll
     for (u32 i = 0; i < 4; i++) gate.x[i] = gated(p.activation, gate.x[i], up.x[i]);
@@ -177,7 +195,7 @@ KERNEL(curve_f32, PrepareParams, 256, 4) { prepare_curve<AsF32>(p); }
 KERNEL(curve_bf16, PrepareParams, 256, 4) { prepare_curve<AsBf16>(p); }
 KERNEL(curve_int8, PrepareParams, 256, 4) { prepare_curve<AsInt8>(p); }
 
-// x / sqrt(mean of x^2 + eps) * norm (+ residual), a block for each row  (Zhang and Sennrich 2019).
+// (x / sqrt(mean of x^2 + eps) * norm (+ residual)) * factor, a block for each row  (Zhang and Sennrich 2019).
 template <typename Form>
 DEVICE void prepare_norm(const PrepareParams& p) {
     const u32 WARPS = 8;
@@ -208,6 +226,8 @@ DEVICE void prepare_norm(const PrepareParams& p) {
 #pragma unroll
             for (u32 i = 0; i < 4; i++) four.x[i] = add(four.x[i], beside.x[i]);
         }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) four.x[i] = mul(four.x[i], p.factor);
         Form::put(p, row, group, four);
     }
 }
@@ -329,5 +349,13 @@ DEVICE void embed(const EmbedParams& p) {
     }
 }
 KERNEL(embed_f32, EmbedParams, 256, 4) { embed<f32>(p); }
+// The same where each row that is made has a factor of its own.
+KERNEL(weigh_rows, EmbedParams, 256, 4) {
+    const f32* row = (const f32*)p.table + (u64)p.tokens[block_x()] * p.stride;
+    f32 weight = p.scales[block_x()];
+    for (u32 i = thread_index(); i < p.columns; i += threads_of_block()) {
+        p.y[(u64)block_x() * p.columns + i] = mul(row[i], weight);
+    }
+}
 KERNEL(embed_bf16, EmbedParams, 256, 4) { embed<u16>(p); }
 KERNEL(embed_int8, EmbedParams, 256, 4) { embed<i8>(p); }

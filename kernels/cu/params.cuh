@@ -9,14 +9,15 @@ struct alignas(64) TensorMap {
 // Attention: plain_attention.cu, plain_masses.cu, merge.cu, few.cu.
 
 // Queries as they are multiplied: bf16 beside bf16 keys. Row t stands at position start + t and
-// sees keys at positions up to its own and above it less `window` (the largest u32: all).
+// sees keys at positions up to its own and above it less `window` (the largest u32: all), or from
+// the beginning of its block of `blocks` positions on.
 struct QueryArray {
     const void* q; // [heads, tokens, head_dim]
     u32 heads, tokens, start, window;
     f32 scale;
     u32 head_dim;
     f32 softcap; // or 0
-    u32 unused;
+    u32 blocks;  // or 0
 };
 
 // Keys with their values, all of one dtype.
@@ -132,7 +133,7 @@ constexpr u32 XIELU = 5;
 struct PrepareParams {
     const void* x;
     const f32* norm;   // [columns], or null
-    const f32* residual; // [rows, columns], added to what is normed, or null
+    const f32* residual; // [rows, columns], added to what is normed, or null; what gates multiply
     void* y;
     f32* scales;       // [columns / 128, scale_stride], or null
     u32* broken;       // null where nobody asks
@@ -144,6 +145,8 @@ struct PrepareParams {
     u32 code;          // what `broken` becomes where x is not finite
     u32 activation;    // of gates, or of what has none
     f32 positive, negative, beta; // of xIELU
+    f32 factor;        // of what is normed, residual and all, or of rows as they are
+    u32 unused;
 };
 
 struct HeadsParams {

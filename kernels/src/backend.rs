@@ -140,22 +140,8 @@ pub enum Op {
         /// Storage of keys and values.
         kv: crate::KvDtype,
     },
-    /// `project`, `finish` and `linear` with such weights, but for what is named below.
+    /// `project`, `finish` and `linear` with such weights.
     Layers,
-    /// `finish` of layers that multiply the stream ([`crate::LayerWeights::scale`]).
-    Scales,
-    /// `finish` where experts are beside a dense part
-    /// ([`FeedForward::Beside`](crate::FeedForward::Beside)). Who does not refuses such a layer.
-    Beside,
-    /// `finish` where what experts are given is weighed
-    /// ([`Routing::before`](crate::experts::Routing::before)). Who does not refuses it.
-    WeighedRows,
-    /// `project` of layers that attend to keys of earlier ones
-    /// ([`LayerWeights::keys_of`](crate::LayerWeights::keys_of)). Who does not refuses it.
-    SharedKeys,
-    /// Attention of rows that see their block of positions ([`Window::Block`]). Who does not
-    /// refuses them.
-    Blocks,
     /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
     /// does not reads them too, from a copy.
     Pages,

@@ -76,6 +76,15 @@ pub struct Sent {
     pub weights: Vec<f32>,
 }
 
+impl Sent {
+    /// What multiplies rows before their expert ([`Routing::before`]): what it makes of them then
+    /// counts once.
+    pub(crate) fn take_weights(&mut self) -> Vec<f32> {
+        let once = vec![1.0; self.weights.len()];
+        std::mem::replace(&mut self.weights, once)
+    }
+}
+
 impl Routing {
     /// The rows of each expert, of the router's `[rows, experts]` logits. In f64 and on the host
     /// on every backend, so that equal logits send rows to the same experts everywhere.

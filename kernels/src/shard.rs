@@ -21,7 +21,7 @@ use self::gather::{join, joined};
 use crate::backend::{Backend, BackendError, Queries};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::pool::Pool;
-use crate::select::{LOWEST, rank, votes};
+use crate::select::{Ranks, votes};
 use crate::state::AttentionState;
 use crate::tensor::Heads;
 
@@ -380,12 +380,12 @@ impl Shard {
         (part, g): (usize, usize),
         passed: Passed<'a>,
     ) -> impl Iterator<Item = Candidate> + 'a {
-        let (ranking, first_seen) = (&passed.selection.ranking, passed.first_seen());
+        let ranks = Ranks::new(passed.selection, passed.end);
         let positions = self.parts[part].keys.head_positions(g);
         let span = g * positions.len()..(g + 1) * positions.len();
         let tallies = tally.score[part][span.clone()].iter().zip(&tally.votes[part][span]);
         positions.iter().zip(tallies).map(move |(&position, (&score, &votes))| Candidate {
-            rank: if position < first_seen { LOWEST } else { rank(score, votes, ranking) },
+            rank: ranks.of(position, score, votes),
             position,
         })
     }

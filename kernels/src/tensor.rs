@@ -89,6 +89,13 @@ impl Rows {
         Self::from_vec(rows.len(), self.cols, data)
     }
 
+    /// The rows that stay.
+    pub fn kept(&self, stays: &[bool]) -> Self {
+        let rows: Vec<usize> = (0..stays.len()).filter(|&row| stays[row]).collect();
+        let data = rows.iter().flat_map(|&row| self.row(row)).copied().collect();
+        Self::from_vec(rows.len(), self.cols, data)
+    }
+
     /// The same, without a copy where they are all.
     pub fn part(&self, rows: Range<usize>) -> Cow<'_, Self> {
         match rows == (0..self.rows) {

@@ -166,21 +166,14 @@ pub fn kv_dtypes(backend: &dyn Backend) {
     }
 }
 
-/// Rows see keys above p - window only, remembered or own.
+/// Rows see keys above p - window only, or those of their block, remembered or own.
 pub fn model_sliding_window(backend: &dyn Backend) {
     for window in [1, 5, 16, 24, 30, 1000, u32::MAX] {
         let last = Some(Window::Last(window));
         check_shape(backend, Shape { window: last, ..Shape::default() }, 12, 19);
-        if backend.supports(Op::Blocks) {
-            let block = Some(Window::Block(window));
-            check_shape(backend, Shape { window: block, ..Shape::default() }, 12, 19);
-            check_shape(
-                backend,
-                Shape { window: block, kv: KvDtype::Bf16, ..Shape::default() },
-                70,
-                40,
-            );
-        }
+        let block = Shape { window: Some(Window::Block(window)), ..Shape::default() };
+        check_shape(backend, block, 12, 19);
+        check_shape(backend, Shape { kv: KvDtype::Bf16, ..block }, 70, 40);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::{Backend, Op};
+use crate::backend::Backend;
 use crate::compare::{Tolerance, close, identical};
 use crate::memory::{MemorySet, Ranking, Selection};
 use crate::tensor::{KvDtype, Rows};
@@ -97,8 +97,7 @@ pub fn every_policy_follows_the_definition(backend: &dyn Backend) {
     ];
     for selection in policies {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
-            let blocks = backend.supports(Op::Blocks).then_some(Window::Block(14));
-            for window in [None, Some(Window::Last(12)), blocks] {
+            for window in [None, Some(Window::Last(12)), Some(Window::Block(14))] {
                 let (shape, selection) = (Shape { kv, window, ..Shape::default() }, &selection);
                 let sizes = [16, 16, 16, 5, 1, 1, 1, 9, 1, 1, 1, 1, 1];
                 check_chain(backend, shape, selection, &sizes);

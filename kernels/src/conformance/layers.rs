@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::backend::{Backend, BackendError, Op, Qkv};
+use crate::backend::{Backend, BackendError, Qkv};
 use crate::compare::{Tolerance, close, identical};
 use crate::tensor::{KvDtype, Rows};
 use crate::weights::{Angles, LayerInput};
@@ -198,12 +198,9 @@ fn check_finish(backend: &dyn Backend, look: Look) {
     }
 }
 
-/// Experts beside a dense part, each with its norms and expert with its factor, where the backend
-/// has that; and the bits of a row are the same in any company.
+/// Experts beside a dense part, each with its norms and expert with its factor; and the bits of a
+/// row are the same in any company.
 pub fn experts_beside_a_dense_part(backend: &dyn Backend) {
-    if !backend.supports(Op::Beside) {
-        return;
-    }
     for held in Held::ALL {
         let look = Look { held, beside: true, gemma: true, ..PLAIN };
         let sizes = [37, 100, 112].map(|ffn| Look { ffn, ..look });
@@ -217,11 +214,8 @@ pub fn experts_beside_a_dense_part(backend: &dyn Backend) {
     }
 }
 
-/// Experts of which weights multiply what they are given, where the backend has that.
+/// Experts of which weights multiply what they are given.
 pub fn experts_of_weighed_rows(backend: &dyn Backend) {
-    if !backend.supports(Op::WeighedRows) {
-        return;
-    }
     for held in Held::ALL {
         let look = Look { held, experts: true, before: true, ..PLAIN };
         check_finish(backend, look);
@@ -229,11 +223,8 @@ pub fn experts_of_weighed_rows(backend: &dyn Backend) {
     }
 }
 
-/// Queries alone, and their bits in any company, where the backend has them.
+/// Queries alone, and their bits in any company.
 pub fn queries_beside_keys_of_another_layer(backend: &dyn Backend) {
-    if !backend.supports(Op::SharedKeys) {
-        return;
-    }
     for held in Held::ALL {
         for qk_norm in [false, true] {
             let borrowing = Look { held, qk_norm, bias: true, borrows: true, ..PLAIN };

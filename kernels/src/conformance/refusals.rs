@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::{Backend, BackendError, Op};
+use crate::backend::{Backend, BackendError};
 use crate::latent::Latent;
 use crate::memory::{Keys, MemorySet};
 use crate::tensor::{KvDtype, Rows};
@@ -130,9 +130,6 @@ fn borrowed_shapes(backend: &dyn Backend) {
     let plain = PlainLayer::borrowing();
     let (x, angles) = (rows(1, 3, plain.width()), angles(0, 3, plain.spec.head_dim));
     let project = |layer: &LayerWeights| backend.project(layer, &x, (0, &angles), 3);
-    if !backend.supports(Op::SharedKeys) {
-        return refused(project(&plain.pack(backend)), "project");
-    }
     assert!(project(&plain.pack(backend)).is_ok());
     let changes: [fn(&mut LayerWeights); 4] = [
         |layer| layer.k_norm = layer.q_norm.clone(),
@@ -204,15 +201,11 @@ fn latent_shapes(backend: &dyn Backend) {
     not_finite(project(&layer), "project");
 }
 
-/// Who does not compute such a layer refuses it as it is.
 fn beside_shapes(backend: &dyn Backend) {
     let plain = PlainLayer::beside();
     let (x, attention) = (rows(1, 3, plain.width()), rows(2, 3, plain.attended()));
     let finish = |layer: &LayerWeights| backend.finish(layer, &x, &attention);
-    match backend.supports(Op::Beside) {
-        true => assert!(finish(&plain.pack(backend)).is_ok()),
-        false => refused(finish(&plain.pack(backend)), "finish"),
-    }
+    assert!(finish(&plain.pack(backend)).is_ok());
     let changes: [fn(&mut Beside); 9] = [
         |both| both.dense_post_norm = [1.0; 3].into(),
         |both| both.experts_norm = [1.0; 3].into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::{Backend, Op};
+use crate::backend::Backend;
 use crate::compare::identical;
 use crate::memory::MemorySet;
 use crate::tensor::{KvDtype, Rows};
@@ -28,9 +28,7 @@ fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     let mut arrays = layer(backend, &PlainLayer::shared());
     arrays.extend(layer(backend, &PlainLayer::olmo()));
     arrays.extend(layer(backend, &PlainLayer::latent()));
-    if backend.supports(Op::Beside) {
-        arrays.extend(layer(backend, &PlainLayer::beside()));
-    }
+    arrays.extend(layer(backend, &PlainLayer::beside()));
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for tokens in [1, 130] {
             arrays.extend(attention(backend, Shape { heads: 6, kv, ..Shape::default() }, tokens));

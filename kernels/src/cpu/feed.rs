@@ -88,13 +88,8 @@ fn through_some(
     let mut y = Rows::zeros(x.rows(), x.cols());
     for (part, mut sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
         if !sent.rows.is_empty() {
-            let mut some = taken(place, x, &sent.rows);
-            if experts.routing.before {
-                for (i, weight) in sent.weights.iter_mut().enumerate() {
-                    some.row_mut(i).iter_mut().for_each(|x| *x *= *weight);
-                    *weight = 1.0;
-                }
-            }
+            let weights = experts.routing.before.then(|| sent.take_weights());
+            let some = taken(place, x, &sent.rows, weights.as_deref());
             let made = through(place, part, activation, plain(&some), None)?;
             add_weighed(place, &mut y, &made, &sent);
         }
@@ -118,14 +113,17 @@ fn sigmoid(x: f32) -> f32 {
     (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
 }
 
-/// The rows of `x` with these numbers.
-fn taken(place: Place<'_>, x: &Rows, rows: &[u32]) -> Rows {
+/// The rows of `x` with these numbers, each times its weight where they have any.
+fn taken(place: Place<'_>, x: &Rows, rows: &[u32], weights: Option<&[f32]>) -> Rows {
     let mut some = Rows::zeros(rows.len(), x.cols());
     let cols = x.cols().max(1);
-    let tasks = some.data_mut().chunks_mut(ROWS * cols).zip(rows.chunks(ROWS)).collect();
-    place.crew.map(tasks, |(to, rows): (&mut [f32], &[u32])| {
-        for (to, &row) in to.chunks_exact_mut(cols).zip(rows) {
-            to.copy_from_slice(x.row(row as usize));
+    let tasks = some.data_mut().chunks_mut(ROWS * cols).enumerate().collect();
+    place.crew.map(tasks, |(task, to): (usize, &mut [f32])| {
+        for (i, to) in (task * ROWS..).zip(to.chunks_exact_mut(cols)) {
+            to.copy_from_slice(x.row(rows[i] as usize));
+            if let Some(weights) = weights {
+                to.iter_mut().for_each(|x| *x *= weights[i]);
+            }
         }
     });
     some

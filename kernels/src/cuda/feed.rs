@@ -7,13 +7,13 @@ use super::layers::Block;
 use super::linear::{Product, packed};
 use super::operands::Elements;
 use super::params::layers::{CombineParams, EmbedParams};
-use super::prepare::Prepare;
+use super::prepare::{Prepare, Then};
 use super::resident::OnDevice;
 use super::{Cuda, Shared};
 use crate::backend::BackendError;
 use crate::experts::Sent;
 use crate::tensor::Rows;
-use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
+use crate::weights::{Activation, Beside, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
 
 /// What the layer makes of `x`, normed where it has a norm before this part, plus `residual`.
 pub(super) fn feed(
@@ -35,16 +35,39 @@ pub(super) fn feed(
         }
         FeedForward::Experts(experts) => {
             let x = match &layer.ffn_norm {
-                Some(norm) => block.normed(cuda, x.clone(), (norm, eps), None)?,
+                Some(norm) => block.normed(cuda, x.clone(), (norm, eps), Then::default())?,
                 None => x.clone(),
             };
-            through_some(block, experts, activation, &x, residual)
+            through_some(block, experts, activation, [&x, &x], residual)
         }
-        FeedForward::Beside(_) => {
-            let what = "experts beside a dense part are computed on a processor alone".to_owned();
-            Err(BackendError::Shape { op: "finish", what })
+        FeedForward::Beside(both) => {
+            let norm = cuda.norms.each_on_device(block.shared, &layer.ffn_norm)?;
+            let prepare = Prepare::norm(norm.as_ref(), eps);
+            let y = through_both(cuda, block, both, (x, prepare), &layer.spec)?;
+            let Some(residual) = residual else { return Ok(y) };
+            let none = Parts::new(block.rows, 0);
+            none.combined(block.shared, y.len() / block.rows, [Some(&y), None, Some(residual)])
         }
     }
+}
+
+/// What a dense part makes of `x` as it is prepared, plus what experts beside it make of `x`: those
+/// have norms of their own.
+fn through_both(
+    cuda: &Cuda,
+    block: Block<'_>,
+    both: &Beside,
+    (x, prepare): (&OnDevice<f32>, Prepare<'_>),
+    spec: &LayerSpec,
+) -> Result<OnDevice<f32>, BackendError> {
+    let LayerSpec { norm_eps: eps, activation, .. } = *spec;
+    let normed = |rows, norm, then| block.normed(cuda, rows, (norm, eps), then);
+    let dense = through(block, &both.dense, activation, (x, prepare), None)?;
+    let dense = normed(dense, &both.dense_post_norm, Then::default())?;
+    let given = normed(x.clone(), &both.experts_norm, Then::default())?;
+    let routed = normed(x.clone(), &both.router_norm, Then::default())?;
+    let chosen = through_some(block, &both.experts, activation, [&given, &routed], None)?;
+    normed(chosen, &both.experts_post_norm, Then::add(&dense))
 }
 
 fn through(
@@ -65,33 +88,30 @@ fn through(
     Product { residual, ..block.product(&hidden, down) }.sums()
 }
 
-/// Where rows go is decided on the host, once the router's logits are there.
+/// Where rows go is decided on the host, once the router's logits of `routed` are there.
 fn through_some(
     block: Block<'_>,
     experts: &Experts,
     activation: Activation,
-    x: &OnDevice<f32>,
+    [x, routed]: [&OnDevice<f32>; 2],
     residual: Option<&OnDevice<f32>>,
 ) -> Result<OnDevice<f32>, BackendError> {
     let (shared, rows) = (block.shared, block.rows);
     let columns = experts.router.inputs;
-    if experts.routing.before {
-        let what = "experts of weighed rows are computed on a processor alone".to_owned();
-        return Err(BackendError::Shape { op: "finish", what });
-    }
-    let product = |linear| -> Result<OnDevice<f32>, BackendError> {
+    let product = |x: &OnDevice<f32>, linear| -> Result<OnDevice<f32>, BackendError> {
         let weight = packed("finish", shared, linear)?;
         let x = block.prepared(Elements::F32(x.clone()), Prepare::Nothing, weight)?;
         block.product(&x, weight).sums()
     };
-    let logits = product(&experts.router)?.into_array();
+    let logits = product(routed, &experts.router)?.into_array();
     let logits = shared.done(Rows::new(rows, experts.router.outputs, logits))?;
     let logits = Rows::from_vec(rows, logits.cols(), logits.array().host()?.to_vec());
 
     let mut parts = Parts::new(rows, experts.routing.chosen);
-    for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
+    for (part, mut sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
         if !sent.rows.is_empty() {
-            let some = taken(shared, x, columns, &sent.rows)?;
+            let weights = experts.routing.before.then(|| sent.take_weights());
+            let some = taken(shared, (x, columns), &sent.rows, weights.as_deref())?;
             let block = Block { rows: sent.rows.len(), own: true, ..block };
             let made = through(block, part, activation, (&some, Prepare::Nothing), None)?;
             parts.add(&sent, made, columns);
@@ -99,21 +119,22 @@ fn through_some(
     }
     let of_all = |part| through(block, part, activation, (x, Prepare::Nothing), None);
     let besides = experts.shared.as_ref().map(of_all).transpose()?;
-    let gates = experts.shared_gate.as_ref().map(product).transpose()?;
+    let gates = experts.shared_gate.as_ref().map(|gate| product(x, gate)).transpose()?;
     parts.combined(shared, columns, [besides.as_ref(), gates.as_ref(), residual])
 }
 
-/// The rows of `x`, `[_, columns]`, with these numbers.
+/// The rows of `x`, `[_, columns]`, with these numbers, each times its weight where they have any.
 fn taken(
     shared: &Arc<Shared>,
-    x: &OnDevice<f32>,
-    columns: usize,
+    (x, columns): (&OnDevice<f32>, usize),
     rows: &[u32],
+    weights: Option<&[f32]>,
 ) -> Result<OnDevice<f32>, BackendError> {
     let (tokens, y) = (OnDevice::of(shared, rows)?, OnDevice::room(shared, rows.len() * columns)?);
+    let weights = weights.map(|weights| OnDevice::of(shared, weights)).transpose()?;
     let params = EmbedParams {
         table: x.address(),
-        scales: 0,
+        scales: weights.as_ref().map_or(0, OnDevice::address),
         tokens: tokens.address(),
         y: y.address(),
         count: rows.len() as u32,
@@ -124,7 +145,8 @@ fn taken(
         unused: 0,
     };
     let (grid, params) = ([rows.len() as u32, 1, 1], bytemuck::bytes_of(&params));
-    shared.run(&Launch { kernel: "embed_f32", grid, threads: 256, shared_bytes: 0, params })?;
+    let kernel = if weights.is_some() { "weigh_rows" } else { "embed_f32" };
+    shared.run(&Launch { kernel, grid, threads: 256, shared_bytes: 0, params })?;
     Ok(y)
 }
 

@@ -8,7 +8,7 @@ use super::layers::{Block, SplitHeads};
 use super::linear::packed;
 use super::operands::Elements;
 use super::params::latent::{LatentParams, TakeParams};
-use super::prepare::Prepare;
+use super::prepare::{Prepare, Then};
 use super::resident::OnDevice;
 use super::{Broken, Cuda, Shared};
 use crate::backend::BackendError;
@@ -88,7 +88,7 @@ fn raised_of(
     let weight = packed("project", shared, up)?;
     let few = taken(shared, &Elements::F32(made.clone()), (block.rows, stride), columns)?;
     let norm = cuda.norms.on_device(shared, norm)?;
-    let prepare = Prepare::Norm { weight: &norm, eps, residual: None };
+    let prepare = Prepare::Norm { weight: &norm, eps, then: Then::default() };
     let x = block.prepared(few, prepare, weight)?;
     block.product(&x, weight).sums()
 }

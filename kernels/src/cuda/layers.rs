@@ -9,7 +9,7 @@ use super::latent::{self, OfLayer};
 use super::linear::{Packed, Product, packed};
 use super::operands::Elements;
 use super::params::layers::{EmbedParams, HeadsParams};
-use super::prepare::{Factor, Form, Prepare, Unprepared, scale_stride};
+use super::prepare::{Factor, Form, Prepare, Then, Unprepared, scale_stride};
 use super::resident::OnDevice;
 use super::{Broken, Cuda, Shared};
 use crate::array::{Array, Resident};
@@ -52,20 +52,30 @@ impl Block<'_> {
         Product { broken, rows, x, weight, residual: None, activation, own }
     }
 
-    /// The RMS norm of `source`, rows of f32, plus `residual`.
+    /// The RMS norm of `source`, rows of f32, and what is done then.
     pub(super) fn normed(
         self,
         cuda: &Cuda,
         source: OnDevice<f32>,
         (norm, eps): (&Arc<[f32]>, f32),
-        residual: Option<&OnDevice<f32>>,
+        then: Then<'_>,
     ) -> Result<OnDevice<f32>, BackendError> {
         let Self { shared, rows, broken, .. } = self;
         let weight = &cuda.norms.on_device(shared, norm)?;
-        let prepare = Prepare::Norm { weight, eps, residual };
+        let prepare = Prepare::Norm { weight, eps, then };
         let y = OnDevice::room(shared, source.len())?;
         let (source, columns) = (Elements::F32(source), norm.len());
         Unprepared { source, rows, columns, prepare, broken: Some(broken) }
+            .write(shared, &Factor::F32(y.clone()))?;
+        Ok(y)
+    }
+
+    /// `y` times `scale`, if there is one, where it lies.
+    fn scaled(self, y: OnDevice<f32>, scale: Option<f32>) -> Result<OnDevice<f32>, BackendError> {
+        let Some(scale) = scale else { return Ok(y) };
+        let Self { shared, rows, .. } = self;
+        let (source, prepare) = (Elements::F32(y.clone()), Prepare::Scale(scale));
+        Unprepared { source, rows, columns: y.len() / rows, prepare, broken: None }
             .write(shared, &Factor::F32(y.clone()))?;
         Ok(y)
     }
@@ -113,11 +123,7 @@ pub(super) fn project(
     queries: usize,
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
-    if layer.keys_of.is_some() {
-        let what = "queries beside keys of another layer are projected on a processor alone";
-        return Err(BackendError::Shape { op: "project", what: what.to_owned() });
-    }
-    let (shared, spec) = (&cuda.shared, &layer.spec);
+    let (shared, spec) = (&cuda.shared, &layer.projected());
     let weight = packed("project", shared, &layer.qkv)?;
     let made = SplitHeads::room(shared, spec, x.rows())?;
     if x.rows() > 0 {
@@ -167,7 +173,7 @@ impl SplitHeads {
         qkv: &OnDevice<f32>,
         (start, angles): (u32, &Angles),
     ) -> Result<(), BackendError> {
-        let (shared, spec) = (&cuda.shared, &layer.spec);
+        let (shared, spec) = (&cuda.shared, &layer.projected());
         let norm = |norm| cuda.norms.each_on_device(shared, norm);
         let address = |norm: &Option<OnDevice<f32>>| norm.as_ref().map_or(0, OnDevice::address);
         let span = |norm: &Option<Arc<[f32]>>| norm.as_ref().map_or(0, |norm| norm.len() as u32);
@@ -230,10 +236,6 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
-    if layer.scale.is_some() {
-        let what = "what multiplies the stream is computed on a processor alone".to_owned();
-        return Err(BackendError::Shape { op: "finish", what });
-    }
     let (shared, rows, eps) = (&cuda.shared, x.rows(), layer.spec.norm_eps);
     let out = packed("finish", shared, &layer.out)?;
     if rows == 0 {
@@ -249,14 +251,15 @@ pub(super) fn finish(
     let product = block.product(&attention, out);
     let attended = match &layer.attn_post_norm {
         None => Product { residual: Some(&before), ..product }.sums()?,
-        Some(norm) => block.normed(cuda, product.sums()?, (norm, eps), Some(&before))?,
+        Some(norm) => block.normed(cuda, product.sums()?, (norm, eps), Then::add(&before))?,
     };
     let fed = if layer.parallel { &before } else { &attended };
     let y = match &layer.ffn_post_norm {
-        None => feed(cuda, layer, block, fed, Some(&attended))?,
+        None => block.scaled(feed(cuda, layer, block, fed, Some(&attended))?, layer.scale)?,
         Some(norm) => {
             let y = feed(cuda, layer, block, fed, None)?;
-            block.normed(cuda, y, (norm, eps), Some(&attended))?
+            let then = Then { residual: Some(&attended), scale: layer.scale };
+            block.normed(cuda, y, (norm, eps), then)?
         }
     };
     shared.done(Rows::new(rows, layer.out.outputs, y.into_array()))
@@ -323,7 +326,7 @@ fn normed(
     }
     let source = Elements::F32(shared.place(x.array())?);
     let weight = cuda.norms.on_device(shared, weight)?;
-    let prepare = Prepare::Norm { weight: &weight, eps, residual: None };
+    let prepare = Prepare::Norm { weight: &weight, eps, then: Then::default() };
     let y = OnDevice::room(shared, rows * columns)?;
     Unprepared { source, rows, columns, prepare, broken: None }
         .write(shared, &Factor::F32(y.clone()))?;

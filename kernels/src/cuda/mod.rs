@@ -30,6 +30,7 @@ mod feed;
 mod few;
 pub(crate) mod gemm;
 mod in_order;
+mod input;
 mod kept;
 mod latent;
 mod layers;
@@ -134,11 +135,19 @@ pub(crate) enum Broken {
     Attend,
     Weigh,
     Recur,
+    Take,
 }
 
 impl Broken {
-    const ALL: [Self; 6] =
-        [Self::Linear, Self::Project, Self::Finish, Self::Attend, Self::Weigh, Self::Recur];
+    const ALL: [Self; 7] = [
+        Self::Linear,
+        Self::Project,
+        Self::Finish,
+        Self::Attend,
+        Self::Weigh,
+        Self::Recur,
+        Self::Take,
+    ];
 
     fn error(self) -> BackendError {
         let (op, what) = match self {
@@ -148,6 +157,7 @@ impl Broken {
             Self::Attend => ("attend", "a weighted sum of values"),
             Self::Weigh => ("weigh", "a column mass"),
             Self::Recur => ("recur", "what a state gave"),
+            Self::Take => ("take", "a hidden state"),
         };
         BackendError::NotFinite { op, what }
     }
@@ -342,9 +352,7 @@ impl Backend for Cuda {
                 (1..=attention::HEAD_DIM_MAX).contains(&head_dim) && group > 0
             }
             Op::Layers => true,
-            Op::Scales | Op::Beside | Op::WeighedRows | Op::SharedKeys | Op::Blocks | Op::Pages => {
-                false
-            }
+            Op::Pages => false,
         }
     }
 

@@ -103,10 +103,6 @@ impl<'a> PlacedQueries<'a> {
         queries: Queries<'a>,
         dtype: KvDtype,
     ) -> Result<Self, BackendError> {
-        if let Some(Window::Block(_)) = queries.window {
-            let what = "rows that see their block of positions attend on a processor alone";
-            return Err(BackendError::Shape { op: "attend", what: what.to_owned() });
-        }
         let data = &queries.q.data;
         let rounded = shared.placed_rounded(data);
         let q = match (dtype, rounded) {
@@ -121,16 +117,21 @@ impl<'a> PlacedQueries<'a> {
     /// As plain kernels take them.
     pub(super) fn array(&self) -> QueryArray {
         let Queries { q, start, scale, window, softcap } = self.queries;
+        let (window, blocks) = match window {
+            None => (u32::MAX, 0),
+            Some(Window::Last(count)) => (count, 0),
+            Some(Window::Block(count)) => (u32::MAX, count),
+        };
         QueryArray {
             q: self.q.address(),
             heads: q.heads as u32,
             tokens: q.tokens as u32,
             start,
-            window: window.map_or(u32::MAX, |(Window::Last(most) | Window::Block(most))| most),
+            window,
             scale,
             head_dim: q.head_dim as u32,
             softcap: softcap.unwrap_or(0.0),
-            unused: 0,
+            blocks,
         }
     }
 

@@ -115,17 +115,37 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
 pub(super) enum Prepare<'a> {
     /// Nothing.
     Nothing,
-    /// RMS norm with `weight`, `[columns]`; the rows are f32. `residual`, rows like them, is added.
-    Norm { weight: &'a OnDevice<f32>, eps: f32, residual: Option<&'a OnDevice<f32>> },
+    /// RMS norm with `weight`, `[columns]`; the rows are f32.
+    Norm { weight: &'a OnDevice<f32>, eps: f32, then: Then<'a> },
     /// `[2 columns]` f32, gate first, to activation(gate) * up; `[columns]`, up alone, to
     /// activation(up) where there is no gate.
     Gate(Activation),
+    /// `[columns]` f32 gates to activation(gate) times rows like them.
+    GateBeside(Activation, &'a OnDevice<f32>),
+    /// f32 rows times a number.
+    Scale(f32),
+}
+
+/// What becomes of rows that were normed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Then<'a> {
+    /// Added to them: rows like them.
+    pub(super) residual: Option<&'a OnDevice<f32>>,
+    /// What they are multiplied by behind that.
+    pub(super) scale: Option<f32>,
+}
+
+impl<'a> Then<'a> {
+    /// Added to `residual`.
+    pub(super) fn add(residual: &'a OnDevice<f32>) -> Self {
+        Self { residual: Some(residual), scale: None }
+    }
 }
 
 impl<'a> Prepare<'a> {
     /// A norm, if there is one, and nothing added.
     pub(super) fn norm(weight: Option<&'a OnDevice<f32>>, eps: f32) -> Self {
-        weight.map_or(Self::Nothing, |weight| Self::Norm { weight, eps, residual: None })
+        weight.map_or(Self::Nothing, |weight| Self::Norm { weight, eps, then: Then::default() })
     }
 }
 
@@ -178,9 +198,10 @@ impl Unprepared<'_> {
             (Prepare::Gate(Activation::Ungated(_)), _, Form::F32) => "curve_f32",
             (Prepare::Gate(Activation::Ungated(_)), _, Form::Bf16) => "curve_bf16",
             (Prepare::Gate(Activation::Ungated(_)), _, Form::Int8) => "curve_int8",
-            (Prepare::Gate(_), _, Form::F32) => "gate_f32",
-            (Prepare::Gate(_), _, Form::Bf16) => "gate_bf16",
-            (Prepare::Gate(_), _, Form::Int8) => "gate_int8",
+            (Prepare::Gate(_) | Prepare::GateBeside(..), _, Form::F32) => "gate_f32",
+            (Prepare::Gate(_) | Prepare::GateBeside(..), _, Form::Bf16) => "gate_bf16",
+            (Prepare::Gate(_) | Prepare::GateBeside(..), _, Form::Int8) => "gate_int8",
+            (Prepare::Scale(_), _, _) => "scale_f32",
         })
     }
 
@@ -188,14 +209,19 @@ impl Unprepared<'_> {
     pub(super) fn write(&self, shared: &Shared, made: &Factor) -> Result<(), BackendError> {
         let Some(kernel) = self.kernel(made.form()) else { return Ok(()) };
         let (y, scales) = made.addresses();
-        let (norm, residual, eps) = match self.prepare {
-            Prepare::Norm { weight, eps, residual } => {
-                (weight.address(), residual.map_or(0, OnDevice::address), eps)
+        let residual = |rows: Option<&OnDevice<f32>>| rows.map_or(0, OnDevice::address);
+        let (norm, residual, eps, factor) = match self.prepare {
+            Prepare::Norm { weight, eps, then } => {
+                (weight.address(), residual(then.residual), eps, then.scale.unwrap_or(1.0))
             }
-            _ => (0, 0, 0.0),
+            Prepare::GateBeside(_, rows) => (0, residual(Some(rows)), 0.0, 1.0),
+            Prepare::Scale(factor) => (0, 0, 0.0, factor),
+            Prepare::Nothing | Prepare::Gate(_) => (0, 0, 0.0, 1.0),
         };
         let activation = match self.prepare {
-            Prepare::Gate(activation) => activation_code(activation),
+            Prepare::Gate(activation) | Prepare::GateBeside(activation, _) => {
+                activation_code(activation)
+            }
             _ => 0,
         };
         let (eps, [positive, negative, beta]) = match self.prepare {
@@ -226,6 +252,8 @@ impl Unprepared<'_> {
             positive,
             negative,
             beta,
+            factor,
+            unused: 0,
         };
         shared.run(&Launch {
             kernel,
@@ -262,6 +290,8 @@ pub(super) fn check_finite(
         positive: 0.0,
         negative: 0.0,
         beta: 0.0,
+        factor: 1.0,
+        unused: 0,
     };
     shared.run(&Launch {
         kernel: "check_f32",

@@ -14,13 +14,13 @@ use super::operands::Elements;
 use super::params::recurrent::{GateParams, Sequence};
 use super::prepare::Prepare;
 use super::resident::OnDevice;
-use super::{Broken, Cuda, Shared};
+use super::{Broken, Cuda, Shared, input};
 use crate::array::Array;
 use crate::backend::{BackendError, MixerOps, recur_on_host};
 use crate::recurrent::{Recurred, Recurrent};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{LayerWeights, Linear};
+use crate::weights::{LayerInput, LayerWeights, Linear};
 
 /// Columns that a block gates: a thread each.
 const GATE_THREADS: u32 = 256;
@@ -113,6 +113,16 @@ impl MixerOps for Cuda {
             params: bytemuck::bytes_of(&params),
         })?;
         shared.done(Rows::new(rows, columns, y.into_array()))
+    }
+
+    fn take(
+        &self,
+        layer: &LayerWeights,
+        own: &LayerInput,
+        x: &Rows,
+        input: &Rows,
+    ) -> Result<Rows, BackendError> {
+        input::take(self, &layer.spec, own, [x, input])
     }
 }
 

@@ -1,7 +1,7 @@
 //! What passes over all scores of a set, in plain loops that the compiler makes vectors of.
 
 use crate::cpu::{PlainWork, on_widest_vectors};
-use crate::memory::Ranking;
+use crate::memory::{Ranking, Selection};
 
 /// Elements of a loop that is unrolled into vectors.
 const BLOCK: usize = 16;
@@ -77,9 +77,32 @@ impl PlainWork for Count<'_> {
 /// The rank of a key that no row to come sees, or of whose rank is no number.
 pub(crate) const LOWEST: f32 = f32::NEG_INFINITY;
 
+/// How keys rank for rows to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Ranks<'a> {
+    ranking: &'a Ranking,
+    /// The first position that one of those rows sees.
+    pub(crate) first_seen: u32,
+}
+
+impl<'a> Ranks<'a> {
+    /// For rows at `end` and behind it.
+    pub(crate) fn new(selection: &'a Selection, end: u32) -> Self {
+        Self { ranking: &selection.ranking, first_seen: selection.first_seen(end) }
+    }
+
+    /// Of a key at `position`.
+    pub(crate) fn of(&self, position: u32, score: f32, votes: f32) -> f32 {
+        match position < self.first_seen {
+            true => LOWEST,
+            false => rank(score, votes, self.ranking),
+        }
+    }
+}
+
 /// How a key with so many votes ranks.
 #[inline(always)]
-pub(crate) fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
+fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
     let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
     // The sign of a NaN differs between processors; and +0 and -0 are one rank.
     if rank.is_nan() { LOWEST } else { rank + 0.0 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::loops::{Count, below};
-pub(crate) use self::loops::{LOWEST, rank, sum};
+pub(crate) use self::loops::{Ranks, sum};
 pub(crate) use self::step::cells_after;
 use crate::array::Array;
 use crate::backend::{BackendError, Choice, Selected};
@@ -321,15 +321,14 @@ impl Head<'_> {
     /// Marks of the keys that are always kept, and the candidates for the rest.
     fn split(&self, selection: &Selection) -> (Vec<bool>, Vec<Candidate>) {
         let recent = self.set.end.saturating_sub(selection.local);
-        let first_seen = selection.first_seen(self.set.end);
+        let ranks = Ranks::new(selection, self.set.end);
         let mut always = Vec::with_capacity(self.set.keys.len() + self.own.len());
         let mut rest = Vec::with_capacity(always.capacity());
         for (idx, (position, score, votes)) in self.keys().enumerate() {
             let safe = position < selection.sinks || position >= recent;
             always.push(safe);
             if !safe {
-                let is_seen = position >= first_seen;
-                let rank = if is_seen { rank(score, votes, &selection.ranking) } else { LOWEST };
+                let rank = ranks.of(position, score, votes);
                 rest.push(Candidate { key: crate::shard::Candidate { rank, position }, idx });
             }
         }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::loops::{Count, LOWEST, below, last_of_worst, order, rank, sum};
+use super::loops::{Count, LOWEST, Ranks, below, last_of_worst, order, sum};
 use super::{Alone, Workers, in_sight, unseen};
 use crate::backend::BackendError;
 use crate::memory::{Keys, MemorySet, Move, Selection};
@@ -187,8 +187,8 @@ impl Head<'_> {
         let candidates = candidates(self.positions, end, selection);
         let is_candidate = candidates.end > count;
         let past = candidates.start..candidates.end.min(count);
-        let first_seen = selection.first_seen(end + 1);
-        let unseen = unseen(&self.positions[past.clone()], first_seen);
+        let ranks = Ranks::new(selection, end + 1);
+        let unseen = unseen(&self.positions[past.clone()], ranks.first_seen);
         let seen = past.start + unseen..past.end;
         let (score, votes) = (&self.score[seen.clone()], &self.votes[seen.clone()]);
         let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
@@ -197,8 +197,7 @@ impl Head<'_> {
             true => (seen.start - 1, order(LOWEST)),
             false => (seen.start + idx, worst),
         };
-        let is_seen = new.position >= first_seen;
-        let new = if is_seen { rank(new.score, new.votes, &selection.ranking) } else { LOWEST };
+        let new = ranks.of(new.position, new.score, new.votes);
         (!is_candidate || order(new) > worst).then_some(idx)
     }
 

@@ -97,8 +97,6 @@ impl LayerInputs {
 
     /// Those of tokens that stay.
     pub(crate) fn kept(&self, stays: &[bool]) -> Self {
-        let rows = (0..stays.len()).filter(|&row| stays[row]);
-        let rows = rows.map(|row| self.all.some(row..row + 1)).collect();
-        Self { all: Rows::stack(self.all.cols(), rows), inputs: self.inputs }
+        Self { all: self.all.kept(stays), inputs: self.inputs }
     }
 }

@@ -2,6 +2,7 @@
 
 mod checks;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId, limits};
@@ -353,6 +354,27 @@ impl Model {
             Refusal::unless_within(&field, layers, 0, 0)?;
         }
         Ok(())
+    }
+
+    /// The rest of a layer, of rows `x` of which its attention, or its state, has made `output`.
+    /// `input` is what the layer takes of the rows' tokens, if any does.
+    pub(crate) fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        output: Cow<'_, Rows>,
+        input: Option<Rows>,
+    ) -> Result<Rows, BackendError> {
+        let backend = self.backend();
+        let gated = match &layer.gate {
+            None => output,
+            Some(_) => Cow::Owned(backend.gate(layer, x, output.into_owned())?),
+        };
+        let y = backend.finish(layer, x, &gated)?;
+        match (&layer.input, input) {
+            (Some(own), Some(input)) => backend.take(layer, own, &y, &input),
+            _ => Ok(y),
+        }
     }
 
     /// `[rows, vocab]` from the last layer's `[rows, width]`.

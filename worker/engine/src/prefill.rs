@@ -4,6 +4,7 @@
 //! function. `give` stands before `finish`, so that whoever waits for the memory of a layer
 //! waits for as little as possible.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use aqueduct_core::work::{MergeAudit, RetainedMass};
@@ -245,17 +246,12 @@ impl<'a> Step<'a> {
         x: Rows,
         output: Rows,
     ) -> Result<Rows, EngineError> {
-        let (backend, x) = (self.model.backend(), x.of_last(output.rows())?);
+        let x = x.of_last(output.rows())?;
         if x.rows() == 0 {
             return Ok(x);
         }
-        let y = backend.finish(layer, &x, &backend.gate(layer, &x, output)?)?;
-        match (&layer.input, inputs) {
-            (Some(own), Some(inputs)) => {
-                Ok(backend.take(layer, own, &y, &inputs.of_last(idx, y.rows()))?)
-            }
-            _ => Ok(y),
-        }
+        let input = inputs.map(|inputs| inputs.of_last(idx, x.rows()));
+        Ok(self.model.finish(layer, &x, Cow::Owned(output), input)?)
     }
 }
 

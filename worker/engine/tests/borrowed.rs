@@ -1,15 +1,21 @@
 //! Layers that attend to keys of earlier ones: what nobody wants is not computed, and neither that,
 //! nor when the past arrives, nor who else is in a batch changes a bit of the rest.
 
+#[path = "support/backends.rs"]
+mod backends;
+#[path = "support/late.rs"]
+mod late;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{
-    Block, EngineError, LoadOptions, LocalPort, MemoryPort, Model, PortError, Sequence, Want,
-    WeightDtype, decode, prefill,
+    Block, EngineError, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, decode, prefill,
 };
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, Leaves, MemorySet, Reference};
+use aqueduct_kernels::{Backend, KvDtype, Leaves, Reference};
+use backends::backends;
+use late::Late;
 
 /// Tokens of each chunk: more than attend where only the last is wanted, and no whole tiles.
 const CHUNK: usize = 90;
@@ -23,13 +29,8 @@ fn load(backend: Arc<dyn Backend>, kv: KvDtype) -> Model {
 }
 
 fn models() -> Vec<Model> {
-    let mut backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Reference)];
-    for isa in IsaLevel::available() {
-        let options = CpuOptions { threads: 2, isa: Some(isa) };
-        backends.push(Arc::new(Cpu::new(options).unwrap()));
-    }
     let kinds = [KvDtype::F32, KvDtype::Bf16];
-    let each = backends.into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv)));
+    let each = backends().into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv)));
     each.map(|(backend, kv)| load(backend, kv)).collect()
 }
 
@@ -45,24 +46,6 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-/// A port that is never ready, and for which layers come in order.
-struct Late(LocalPort, Vec<usize>);
-
-impl MemoryPort for Late {
-    fn is_ready(&self, _layer: usize) -> bool {
-        false
-    }
-
-    fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
-        self.0.take(layer)
-    }
-
-    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
-        self.1.push(layer);
-        self.0.give(layer, memory)
-    }
-}
-
 #[test]
 fn what_nobody_wants_changes_no_bit_of_the_rest() {
     for model in models() {
@@ -71,7 +54,7 @@ fn what_nobody_wants_changes_no_bit_of_the_rest() {
         for policy in policies() {
             let tokens = tokens(&model, 0);
             let (mut all, mut some) = (LocalPort::empty(&model), LocalPort::empty(&model));
-            let mut late = Late(LocalPort::empty(&model), Vec::new());
+            let mut late = Late::empty(&model);
             for (idx, chunk) in tokens.chunks(CHUNK).enumerate() {
                 let want = [Want::Memory, Want::Memory, Want::Last][idx];
                 let block = Block { tokens: chunk, start: all.end(), leaves: LEAVES };
@@ -84,8 +67,8 @@ fn what_nobody_wants_changes_no_bit_of_the_rest() {
                 assert_eq!(bits(seen.hidden.data()), bits(last.data()), "{policy:?}");
                 assert_eq!(bits(slow.hidden.data()), bits(whole.hidden.data()), "{policy:?}");
                 assert_eq!(some.layers(), all.layers(), "{policy:?}");
-                assert_eq!(late.0.layers(), all.layers(), "{policy:?}");
-                assert_eq!(std::mem::take(&mut late.1), (0..layers).collect::<Vec<_>>());
+                assert_eq!(late.port.layers(), all.layers(), "{policy:?}");
+                assert_eq!(std::mem::take(&mut late.given), (0..layers).collect::<Vec<_>>());
                 assert_eq!(seen.retained().unwrap(), whole.retained().unwrap());
             }
             assert_eq!(all.layers().len(), layers);
@@ -95,10 +78,10 @@ fn what_nobody_wants_changes_no_bit_of_the_rest() {
 
 /// The prompt of `seed`, prefilled in pages of a pool where there is one.
 fn begun(model: &Model, policy: &MemoryPolicy, seed: u32) -> LocalPort {
-    let pool = model.pool(64 << 20).unwrap().expect("the host has pages");
-    let mut port = match seed % 2 {
-        0 => LocalPort::empty(model),
-        _ => LocalPort::empty_in(&pool, model),
+    let pool = model.pool(64 << 20).unwrap().filter(|_| seed % 2 == 1);
+    let mut port = match &pool {
+        None => LocalPort::empty(model),
+        Some(pool) => LocalPort::empty_in(pool, model),
     };
     for chunk in tokens(model, seed).chunks(CHUNK) {
         let block = Block { tokens: chunk, start: port.end(), leaves: LEAVES };

@@ -77,3 +77,10 @@ fn reference_logits_are_those_of_transformers() {
 fn cpu_logits_are_those_of_transformers() {
     check_all(Arc::new(Cpu::new(CpuOptions::default()).unwrap()));
 }
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn cuda_logits_are_those_of_transformers() {
+    use aqueduct_kernels::cuda::{Cuda, CudaOptions};
+    check_all(Arc::new(Cuda::emulated(90, CudaOptions::default()).unwrap()));
+}

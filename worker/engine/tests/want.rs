@@ -1,37 +1,29 @@
 //! What nobody wants is not computed, and changes no bit of the rest.
 
+#[path = "support/backends.rs"]
+mod backends;
 #[path = "support/stores.rs"]
 mod stores;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, Leaves, Reference, Rows};
+use aqueduct_kernels::{KvDtype, Leaves, Rows};
+use backends::backends;
 use stores::Sharded;
 
 /// Tokens of each chunk: more than attend where only the last is wanted, and no whole tiles.
 const CHUNK: usize = 90;
 
 fn models() -> Vec<Model> {
-    let mut backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Reference)];
-    for isa in IsaLevel::available() {
-        let options = CpuOptions { threads: 2, isa: Some(isa) };
-        backends.push(Arc::new(Cpu::new(options).unwrap()));
-    }
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    for capability in [80, 90] {
-        let cuda = aqueduct_kernels::cuda::Cuda::emulated(capability, Default::default());
-        backends.push(Arc::new(cuda.unwrap()));
-    }
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/llama31-bfloat16");
     let load = |(backend, kv)| {
         let options = LoadOptions { kv, weights: WeightDtype::Auto, backend };
         Model::load(&dir, &options, &mut |_| {}).unwrap()
     };
     let kinds = [KvDtype::F32, KvDtype::Bf16];
-    backends.into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv))).map(load).collect()
+    backends().into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv))).map(load).collect()
 }
 
 fn policies() -> [MemoryPolicy; 3] {

@@ -13,7 +13,7 @@ pub(crate) struct QueryArray {
     pub(crate) scale: f32,
     pub(crate) head_dim: u32,
     pub(crate) softcap: f32,
-    pub(crate) unused: u32,
+    pub(crate) blocks: u32,
 }
 
 #[repr(C)]

@@ -21,6 +21,8 @@ pub(crate) struct PrepareParams {
     pub(crate) positive: f32,
     pub(crate) negative: f32,
     pub(crate) beta: f32,
+    pub(crate) factor: f32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]

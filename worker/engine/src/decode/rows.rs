@@ -121,20 +121,8 @@ impl<'m, 'a> Batch<'m, 'a> {
         let attention = Rows::stack(cols, self.part(outputs));
         self.replace(|batch, rows| {
             let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows.clone()));
-            let backend = batch.model.backend();
-            let y = match layer.gate {
-                None => backend.finish(layer, &x, &attention)?,
-                Some(_) => {
-                    let gated = backend.gate(layer, &x, attention.into_owned())?;
-                    backend.finish(layer, &x, &gated)?
-                }
-            };
-            match (&layer.input, &batch.inputs) {
-                (Some(own), Some(inputs)) => {
-                    Ok(backend.take(layer, own, &y, &inputs.of_layer(idx, rows))?)
-                }
-                _ => Ok(y),
-            }
+            let input = batch.inputs.as_ref().map(|inputs| inputs.of_layer(idx, rows));
+            Ok(batch.model.finish(layer, &x, attention, input)?)
         });
     }
 
@@ -213,9 +201,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         let mut stay = of_shards.iter();
         self.shards.retain(|_| stay.next() == Some(&true));
         self.x.array().host().ok(); // what it may tell was met before
-        let rows = (0..stays.len()).filter(|&row| stays[row]);
-        let rows: Vec<Rows> = rows.map(|row| self.x.some(row..row + 1)).collect();
-        self.x = Rows::stack(self.x.cols(), rows);
+        self.x = self.x.kept(stays);
         self.inputs = self.inputs.take().map(|inputs| inputs.kept(stays));
         self.angles = self.model.angles_at(&self.positions());
     }

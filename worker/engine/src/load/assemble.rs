@@ -91,17 +91,6 @@ fn check_backend(sources: &Sources<'_>, options: &LoadOptions) -> Result<(), Loa
             return refused(Refusal::new("head_dim", head_dim, bound));
         }
     }
-    let ops = match (decoder.family, &decoder.experts) {
-        (Family::Gemma4, Some(_)) => [Op::Scales, Op::Beside].as_slice(),
-        _ if shape.kv_shared_layers > 0 => &[Op::Scales, Op::SharedKeys],
-        (Family::Llama4, _) => &[Op::Blocks, Op::WeighedRows],
-        (Family::Gemma4, None) => &[Op::Scales],
-        _ => &[],
-    };
-    if ops.iter().any(|op| !backend.supports(*op)) {
-        let bound = format!("a family that backend {} has kernels for", backend.name());
-        return refused(Refusal::new("architecture", format!("{:?}", decoder.family), bound));
-    }
     Ok(())
 }
 
