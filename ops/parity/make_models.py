@@ -18,6 +18,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import few_bits
 import gguf_files
 
 TOKENS = 75
@@ -569,6 +570,8 @@ def hf_cases(cases, name):
         four_bits(cases, name)
     if name in EIGHT_BITS:
         eight_bits(cases, name)
+    for form in [form for form, of in few_bits.FORMATS.items() if of[0] == name]:
+        few_bits_case(cases, form)
     if name == 'gemma3':
         cases.folder(GEMMA3_INSIDE, make(GEMMA3_INSIDE))
         old_gemma3(cases, name)
@@ -692,8 +695,14 @@ def eight_bits(cases, name):
         tensors[key] = (tensor / spread).to(torch.float8_e4m3fn)
         tensors[f'{key}{suffix}'] = scales[0, 0] if block == whole else scales
         said[key] = tensors[key].float() * spread
-    save_file(tensors, file, metadata={'format': 'pt'})
-    # What the file says, read as any other.
+    what_is_said(cases, path, model, tensors, said, method)
+
+
+def what_is_said(cases, path, model, tensors, said, method):
+    """Writes tensors and `method` to a folder that was made of `model`, and adds the model that
+    they say, some matrices of which are `said`."""
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    # Read as any other.
     plain = cases.out / f'{path}.said'
     model.save_pretrained(plain)
     save_file({**load_file(plain / 'model.safetensors'), **said}, plain / 'model.safetensors',
@@ -704,6 +713,19 @@ def eight_bits(cases, name):
     config['quantization_config'] = method
     (cases.out / path / 'config.json').write_text(json.dumps(config))
     cases.add(path, model)
+
+
+def few_bits_case(cases, form):
+    """A folder whose linear maps are integers of a few bits."""
+    name, method, packed = few_bits.FORMATS[form]
+    path, model = f'{name}-{form}', make(name)
+    model.save_pretrained(cases.out / path)
+    tensors, said = load_file(cases.out / path / 'model.safetensors'), {}
+    for key in [key for key in tensors if key.endswith('_proj.weight')]:
+        made, said[key] = packed(tensors.pop(key).float())
+        module = key.removesuffix('.weight')
+        tensors.update({f'{module}.{part}': tensor for part, tensor in made.items()})
+    what_is_said(cases, path, model, tensors, said, method)
 
 
 def four_bits(cases, name):
@@ -936,6 +958,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
     narrow_case(cases, 'lfm3', torch.bfloat16)
     narrow_case(cases, 'olmo-hybrid', torch.float16)
+    for form in few_bits.FORMATS:
+        few_bits_case(cases, form)
 
 
 def all_cases(cases, names):

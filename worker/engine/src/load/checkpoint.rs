@@ -12,6 +12,7 @@ use half::slice::HalfFloatSliceExt;
 pub(crate) use super::block_scales::Scales;
 use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
+pub(crate) use super::few_bits::{FewBits, Words, Zeros};
 pub(crate) use super::row_order::{HeadRows, Picked, RowOrder};
 use crate::error::LoadError;
 
@@ -63,6 +64,8 @@ pub(crate) enum Laid<'a> {
     },
     /// One after the other, each element being multiplied by a scale that its block has.
     Scaled(Scales<'a>),
+    /// Integers in words.
+    FewBits(FewBits<'a>),
 }
 
 /// All tensors of a model, by name.
@@ -243,6 +246,7 @@ impl Stored<'_> {
                 encoding.widen(&self.bytes[of_row(self.bytes)], to);
                 scales.apply(row, to);
             }
+            Laid::FewBits(integers) => integers.widen(row, to),
             Laid::Mxfp4 { scales } => {
                 mxfp4_beside(&scales[of_row(scales)], &self.bytes[of_row(self.bytes)], to);
             }

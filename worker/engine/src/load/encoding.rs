@@ -34,12 +34,15 @@ pub(crate) enum Encoding {
     Mxfp4,
     F8E4M3,
     F8E8M0,
+    /// Integers of eight bits, or of fewer in words.
+    Int,
 }
 
 /// What can be read, for errors.
-pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in folders F8_E4M3 too; in GGUF Q8_0, Q4_0, \
-     Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, \
-     IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0 and MXFP4 too";
+pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in folders F8_E4M3 and I8 beside scales, and \
+     integers in words of GPTQ, AWQ and compressed-tensors; in GGUF Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, \
+     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ4_NL, \
+     IQ4_XS, TQ1_0, TQ2_0 and MXFP4 too";
 
 impl Encoding {
     /// Few bits, with scales that several elements share.
@@ -86,6 +89,7 @@ impl Encoding {
             Self::Mxfp4 => widen(bytes, to, blocks::mxfp4),
             Self::F8E4M3 => widen(bytes, to, blocks::e4m3),
             Self::F8E8M0 => widen(bytes, to, blocks::e8m0),
+            Self::Int => widen(bytes, to, |[x]: &[u8; 1]| [f32::from(*x as i8)]),
         }
     }
 }

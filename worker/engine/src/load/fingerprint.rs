@@ -128,6 +128,7 @@ impl Fingerprint {
         match tensor.laid {
             Laid::Mxfp4 { scales } => self.0.update(scales),
             Laid::Scaled(checkpoint::Scales { bytes, .. }) => self.0.update(bytes),
+            Laid::FewBits(integers) => integers.beside().for_each(|bytes| self.0.update(bytes)),
             Laid::Rows | Laid::Columns | Laid::Turned { .. } => {}
         }
     }

@@ -11,6 +11,7 @@ mod blocks;
 mod checkpoint;
 mod decoder;
 mod encoding;
+mod few_bits;
 mod fingerprint;
 mod folded;
 mod gguf;

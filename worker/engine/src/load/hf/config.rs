@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use self::families::{FAMILIES, architecture_of, family_of};
-pub(super) use self::quantized::Quantized;
+pub(super) use self::quantized::{BITS, Quantized};
 use super::rope::{self, Found, RopeError, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;

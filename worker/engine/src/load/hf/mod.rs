@@ -2,10 +2,11 @@
 
 mod apertus;
 mod config;
-mod float8;
+mod eight_bits;
 mod gpt_oss;
 mod llama4;
 mod olmo_hybrid;
+mod packed;
 mod rope;
 mod safetensors;
 
@@ -42,7 +43,8 @@ pub(crate) fn load(
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
     lift_base(&mut checkpoint);
-    float8::join(&mut checkpoint, quantized)?;
+    packed::join(&mut checkpoint, quantized)?;
+    eight_bits::join(&mut checkpoint, quantized)?;
     if decoder.family == Family::GptOss {
         gpt_oss::take_apart(&mut checkpoint, &decoder)?;
     }

@@ -113,6 +113,7 @@ fn encoding(dtype: Dtype) -> Option<Encoding> {
         Dtype::BF16 => Some(Encoding::Bf16),
         Dtype::F8_E4M3 => Some(Encoding::F8E4M3),
         Dtype::F8_E8M0 => Some(Encoding::F8E8M0),
+        Dtype::I8 => Some(Encoding::Int),
         _ => None,
     }
 }

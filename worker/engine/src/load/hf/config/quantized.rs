@@ -5,8 +5,11 @@ use serde_json::Value;
 use crate::load::decoder::Family;
 
 /// For errors.
-pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, \
-     compressed-tensors of floats of eight bits, and mxfp4 of GptOssForCausalLM";
+pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, gptq, awq, \
+     compressed-tensors of integers or of floats of eight bits, and mxfp4 of GptOssForCausalLM";
+
+/// Of integers in words.
+pub(crate) const BITS: [usize; 4] = [2, 3, 4, 8];
 
 /// What weights are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +17,22 @@ pub(crate) enum Quantized {
     Not,
     /// Experts of gpt-oss, in four bits.
     Mxfp4,
-    /// Some in eight bits, E4M3, beside scales.
-    Float8 {
+    /// Some in eight bits, E4M3 or integers, beside scales, or integers of fewer bits in words.
+    Scaled {
         /// Rows and columns that share a scale, where neither a row nor a tensor has one.
         block: Option<[usize; 2]>,
+        /// Of integers in words, where these may be of several.
+        bits: usize,
     },
+    /// Integers in words of inputs, with scales and zeros of groups.
+    Gptq {
+        /// Of an integer, where a tensor's shape may be of several.
+        bits: usize,
+        /// Zeros are stored less 1.
+        zeros_from_one: bool,
+    },
+    /// Integers of four bits in words of outputs, with scales and zeros of groups.
+    Awq,
 }
 
 impl Quantized {
@@ -33,18 +47,51 @@ impl Quantized {
         match name {
             "mxfp4" if family == Family::GptOss => Ok(Self::Mxfp4),
             "fp8" => match block_of(&config["weight_block_size"]) {
-                Some(block) => Ok(Self::Float8 { block }),
+                Some(block) => Ok(Self::Scaled { block, bits: 8 }),
                 None => unread("weight_block_size is not two numbers above 0"),
             },
-            "fbgemm_fp8" => Ok(Self::Float8 { block: None }),
+            "fbgemm_fp8" => Ok(Self::Scaled { block: None, bits: 8 }),
+            "gptq" => match (config["checkpoint_format"].as_str(), bits_of(&config["bits"])) {
+                _ if config["is_marlin_format"] == true => unread("marlin"),
+                (_, None) => unread("bits"),
+                (None | Some("gptq"), Some(bits)) => Ok(Self::Gptq { bits, zeros_from_one: true }),
+                (Some("gptq_v2"), Some(bits)) => Ok(Self::Gptq { bits, zeros_from_one: false }),
+                (Some(other), _) => unread(other),
+            },
+            "awq" => match config["version"].as_str().unwrap_or("gemm") {
+                _ if config["bits"] != 4 => unread("bits"),
+                version if version.eq_ignore_ascii_case("gemm") => Ok(Self::Awq),
+                other => unread(other),
+            },
             "compressed-tensors" => {
+                let says = |field: &str| config[field].as_object().is_some_and(|it| !it.is_empty());
+                if says("sparsity_config") && config["sparsity_config"]["format"] != "dense" {
+                    return unread("sparsity_config");
+                }
+                if says("transform_config") {
+                    return unread("transform_config");
+                }
                 let groups = config["config_groups"].as_object().into_iter().flatten();
-                let mut blocks = Vec::new();
+                let (mut blocks, mut bits) = (Vec::new(), 8);
                 for (_, group) in groups {
                     let weights = &group["weights"];
-                    let is_float8 = weights["type"] == "float" && weights["num_bits"] == 8;
-                    if !is_float8 || weights["symmetric"] == false {
-                        return unread(config["format"].as_str().unwrap_or("no format"));
+                    let format = &group["format"];
+                    let format = format.as_str().or(config["format"].as_str());
+                    let is_packed = format == Some("pack-quantized");
+                    let is_read = match weights["type"].as_str() {
+                        Some("float") => {
+                            weights["num_bits"] == 8 && weights["symmetric"] != false && !is_packed
+                        }
+                        Some("int") if is_packed => {
+                            let known = bits_of(&weights["num_bits"]).filter(|&bits| bits != 3);
+                            bits = known.unwrap_or(bits);
+                            known.is_some()
+                        }
+                        Some("int") => weights["num_bits"] == 8 && weights["symmetric"] != false,
+                        _ => false,
+                    };
+                    if !is_read {
+                        return unread(format.unwrap_or("no format"));
                     }
                     match block_of(&weights["block_structure"]) {
                         Some(block) => blocks.push(block),
@@ -53,7 +100,7 @@ impl Quantized {
                 }
                 match *blocks {
                     [first, ref others @ ..] if others.iter().all(|other| *other == first) => {
-                        Ok(Self::Float8 { block: first })
+                        Ok(Self::Scaled { block: first, bits })
                     }
                     _ => unread("config_groups with no or with different blocks"),
                 }
@@ -61,6 +108,11 @@ impl Quantized {
             name => Err(name.to_owned()),
         }
     }
+}
+
+/// As many as integers in words may have.
+fn bits_of(value: &Value) -> Option<usize> {
+    BITS.into_iter().find(|&bits| value.as_u64() == Some(bits as u64))
 }
 
 /// Two numbers, or nothing where nothing is said; `None` of anything else.
@@ -85,8 +137,8 @@ mod tests {
             let seen = Quantized::of(Some(&config), Family::Qwen3);
             assert_eq!(seen, want.map_err(str::to_owned), "{config}");
         };
-        let rows = Quantized::Float8 { block: None };
-        let blocks = Quantized::Float8 { block: Some([128, 64]) };
+        let rows = Quantized::Scaled { block: None, bits: 8 };
+        let blocks = Quantized::Scaled { block: Some([128, 64]), bits: 8 };
         check(Value::Null, Ok(Quantized::Not));
         check(json!({ "quant_method": "fbgemm_fp8" }), Ok(rows));
         check(json!({ "quant_method": "fp8", "weight_block_size": [128, 64] }), Ok(blocks));
@@ -96,7 +148,22 @@ mod tests {
             check(json!({ "quant_method": "fp8", "weight_block_size": block }), Err(what));
         }
         check(json!({ "quant_method": "mxfp4" }), Err("mxfp4"));
-        check(json!({ "quant_method": "gptq" }), Err("gptq"));
+        check(json!({ "quant_method": "bitsandbytes" }), Err("bitsandbytes"));
+        let gptq = |zeros_from_one| Ok(Quantized::Gptq { bits: 3, zeros_from_one });
+        check(json!({ "quant_method": "gptq", "bits": 3 }), gptq(true));
+        for (format, want) in
+            [("gptq", gptq(true)), ("gptq_v2", gptq(false)), ("bitblas", Err("gptq (bitblas)"))]
+        {
+            let config = json!({ "quant_method": "gptq", "bits": 3, "checkpoint_format": format });
+            check(config, want);
+        }
+        let marlin = json!({ "quant_method": "gptq", "bits": 4, "is_marlin_format": true });
+        check(marlin, Err("gptq (marlin)"));
+        check(json!({ "quant_method": "gptq", "bits": 5 }), Err("gptq (bits)"));
+        check(json!({ "quant_method": "awq", "bits": 4, "version": "GEMM" }), Ok(Quantized::Awq));
+        let gemv = json!({ "quant_method": "awq", "bits": 4, "version": "gemv" });
+        check(gemv, Err("awq (gemv)"));
+        check(json!({ "quant_method": "awq", "bits": 8 }), Err("awq (bits)"));
         check(json!({}), Err("unnamed"));
         let packed = |groups: Value| {
             json!({
@@ -115,7 +182,22 @@ mod tests {
         let different = "compressed-tensors (config_groups with no or with different blocks)";
         check(packed(json!({ "group_0": in_blocks, "group_1": float8 })), Err(different));
         check(packed(json!({})), Err(different));
-        let int4 = json!({ "group_0": { "weights": { "type": "int", "num_bits": 4 } } });
-        check(packed(int4), Err("compressed-tensors (float-quantized)"));
+        let integers = |bits: u32, format: Value| {
+            let weights = json!({ "type": "int", "num_bits": bits, "strategy": "group" });
+            packed(json!({ "group_0": { "weights": weights, "format": format } }))
+        };
+        check(integers(4, Value::Null), Err("compressed-tensors (float-quantized)"));
+        let four = Quantized::Scaled { block: None, bits: 4 };
+        check(integers(4, json!("pack-quantized")), Ok(four));
+        check(integers(8, json!("int-quantized")), Ok(rows));
+        check(integers(5, json!("pack-quantized")), Err("compressed-tensors (pack-quantized)"));
+        let mut sparse = integers(8, json!("int-quantized"));
+        sparse["sparsity_config"] = json!({});
+        check(sparse.clone(), Ok(rows));
+        sparse["sparsity_config"] = json!({ "format": "sparse-24-bitmask" });
+        check(sparse, Err("compressed-tensors (sparsity_config)"));
+        let mut rotated = integers(8, json!("int-quantized"));
+        rotated["transform_config"] = json!({ "config_groups": {} });
+        check(rotated, Err("compressed-tensors (transform_config)"));
     }
 }

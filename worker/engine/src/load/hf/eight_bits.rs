@@ -1,4 +1,4 @@
-//! Weights of eight-bit floats, and the scales that stand in tensors beside them.
+//! Weights of eight bits, floats or integers, and the scales that stand in tensors beside them.
 
 use super::super::checkpoint::{Checkpoint, Laid, Scales, Stored};
 use super::super::encoding::Encoding;
@@ -15,11 +15,14 @@ const SUFFIXES: [&str; 2] = ["_scale_inv", "_scale"];
 /// Scales of which it is not clear what they are of.
 pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Result<(), LoadError> {
     let block = match quantized {
-        Quantized::Float8 { block } => block,
-        Quantized::Not | Quantized::Mxfp4 => None,
+        Quantized::Scaled { block, .. } => block,
+        Quantized::Not | Quantized::Mxfp4 | Quantized::Gptq { .. } | Quantized::Awq => None,
     };
-    let is_float8 = |tensor: &Stored<'_>| tensor.encoding == Some(Encoding::F8E4M3);
-    let names = checkpoint.tensors.iter().filter(|(_, tensor)| is_float8(tensor));
+    let has_scales = |tensor: &Stored<'_>| {
+        let kinds = [Encoding::F8E4M3, Encoding::Int].map(Some);
+        kinds.contains(&tensor.encoding) && tensor.laid == Laid::Rows
+    };
+    let names = checkpoint.tensors.iter().filter(|(_, tensor)| has_scales(tensor));
     let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
     for name in names {
         let scales = SUFFIXES.iter().find_map(|suffix| {
@@ -124,7 +127,7 @@ mod tests {
             all.tensors.insert("a.weight".to_owned(), weight);
             let beside = stored(shape, Encoding::F32, &scales);
             all.tensors.insert(format!("a.weight{suffix}"), beside);
-            let joined = join(&mut all, Quantized::Float8 { block });
+            let joined = join(&mut all, Quantized::Scaled { block, bits: 8 });
             match want {
                 Ok(want) => {
                     joined.unwrap();
@@ -177,7 +180,7 @@ mod tests {
                 insert(&format!("{name}_scale_inv"), stored(shape, Encoding::F32, scales));
             }
         }
-        join(&mut all, Quantized::Float8 { block }).map_err(|error| error.to_string())?;
+        join(&mut all, Quantized::Scaled { block, bits: 8 }).map_err(|error| error.to_string())?;
         if is_stack {
             all.cut_stack("up", 2).map_err(|error| error.to_string())?;
             assert!(all.tensors.remove("up_activation_scale").is_some());
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_weight_without_scales_is_nothing_that_can_be_used() {
-        for quantized in [Quantized::Not, Quantized::Float8 { block: None }] {
+        for quantized in [Quantized::Not, Quantized::Scaled { block: None, bits: 8 }] {
             let mut all = Checkpoint { path: "folder".to_owned(), tensors: Default::default() };
             let weight = stored(&[2, 3], Encoding::F8E4M3, &[0x38; 6]);
             all.tensors.insert("a.weight".to_owned(), weight);
@@ -247,7 +250,7 @@ mod tests {
         let mut all = Checkpoint { path: "folder".to_owned(), tensors: Default::default() };
         all.tensors.insert("a.weight".to_owned(), stored(&[1, 1], Encoding::F32, &bytes));
         all.tensors.insert("a.weight_scale".to_owned(), stored(&[1], Encoding::F32, &bytes));
-        join(&mut all, Quantized::Float8 { block: None }).unwrap();
+        join(&mut all, Quantized::Scaled { block: None, bits: 8 }).unwrap();
         assert_eq!(all.tensors.len(), 2);
     }
 }
