@@ -1,4 +1,5 @@
-"""Linear maps as integers of a few bits in words of 32: GPTQ, AWQ and compressed-tensors.
+"""Linear maps as integers of a few bits in words of 32: GPTQ, AWQ and compressed-tensors; and as
+floats of four bits: NVFP4 and MXFP4.
 
 Each function gives tensors by the ends of their names, and the matrix that they say.
 """
@@ -6,6 +7,7 @@ import torch
 
 # The order of eight outputs in a word of AWQ, from the lowest bits up.
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def quantised(groups, bits, symmetric):
@@ -89,9 +91,38 @@ def eight(weight):
     return {'weight': integers.to(torch.int8), 'weight_scale': scales}, integers * scales
 
 
-def config_groups(**weights):
+def halves(weight, scales, block):
+    """Pairs of E2M1 in bytes beside `[rows, blocks]` of scales, and what they say."""
+    spread = scales.repeat_interleave(block, 1)
+    nearest = (weight / spread).unsqueeze(-1).sub(E2M1).abs().argmin(-1)
+    pairs = nearest[:, ::2] | nearest[:, 1::2] << 4
+    return pairs.to(torch.uint8), E2M1[nearest] * spread
+
+
+def nvfp4(weight, is_modelopt):
+    """As NVIDIA's ModelOpt or compressed-tensors has it: scales of sixteen, and one of all."""
+    factor = 448 * 6 / weight.abs().max()
+    most = weight.reshape(len(weight), -1, 16).abs().amax(-1)
+    scales = (most / 6 * factor).to(torch.float8_e4m3fn)
+    pairs, said = halves(weight, scales.float() / factor, 16)
+    if is_modelopt:
+        return {'weight': pairs, 'weight_scale': scales, 'weight_scale_2': 1 / factor,
+                'input_scale': torch.tensor(1.0)}, said
+    return {'weight_packed': pairs, 'weight_scale': scales,
+            'weight_global_scale': factor.reshape(1)}, said
+
+
+def mxfp4(weight):
+    """As compressed-tensors has it: powers of two for each 32."""
+    most = weight.reshape(len(weight), -1, 32).abs().amax(-1)
+    power = torch.floor(torch.log2(most)) - 2
+    pairs, said = halves(weight, 2.0 ** power, 32)
+    return {'weight_packed': pairs, 'weight_scale': (power + 127).to(torch.uint8)}, said
+
+
+def config_groups(kind='int', **weights):
     """What compressed-tensors says of them in config.json."""
-    return {'group_0': {'weights': dict(type='int', **weights), 'targets': ['Linear']}}
+    return {'group_0': {'weights': dict(type=kind, **weights), 'targets': ['Linear']}}
 
 
 # What files are made of: the model, what config.json says, and what packs a matrix.
@@ -116,4 +147,14 @@ FORMATS = {
     'w8a8': ('llama-gqa', dict(
         quant_method='compressed-tensors', format='int-quantized', config_groups=config_groups(
             num_bits=8, symmetric=True, strategy='channel')), eight),
+    'nvfp4': ('qwen3', dict(
+        quant_method='compressed-tensors', format='nvfp4-pack-quantized',
+        config_groups=config_groups('float', num_bits=4, symmetric=True, strategy='tensor_group',
+                                    group_size=16)), lambda weight: nvfp4(weight, False)),
+    'modelopt': ('llama31', dict(quant_method='modelopt', quant_algo='NVFP4'),
+                 lambda weight: nvfp4(weight, True)),
+    'mxfp4': ('qwen2', dict(
+        quant_method='compressed-tensors', format='mxfp4-pack-quantized',
+        config_groups=config_groups('float', num_bits=4, symmetric=True, strategy='group',
+                                    group_size=32)), mxfp4),
 }

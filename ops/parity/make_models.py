@@ -737,10 +737,10 @@ def four_bits(cases, name):
     for key, tensor in model.state_dict().items():
         if key.endswith(('experts.gate_up_proj', 'experts.down_proj')):
             rows = tensor.transpose(1, 2).contiguous()
-            scales, halves, rows = mxfp4(rows)
-            tensors[f'{key}_scales'] = scales
-            tensors[f'{key}_blocks'] = halves
-            tensor.copy_(rows.transpose(1, 2))
+            made, said = few_bits.mxfp4(rows.flatten(0, 1))
+            tensors[f'{key}_scales'] = made['weight_scale'].reshape(*rows.shape[:2], -1)
+            tensors[f'{key}_blocks'] = made['weight_packed'].reshape(*rows.shape[:2], -1, 16)
+            tensor.copy_(said.reshape(rows.shape).transpose(1, 2))
         else:
             tensors[key] = tensor.contiguous()
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
@@ -749,17 +749,6 @@ def four_bits(cases, name):
     config['quantization_config'] = dict(quant_method='mxfp4', modules_to_not_convert=[])
     file.write_text(json.dumps(config))
     cases.add(path, model)
-
-
-def mxfp4(rows):
-    """Scales, pairs of elements in bytes, and what they say, of `[.., inputs]`."""
-    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
-    blocks = rows.reshape(*rows.shape[:-1], -1, 32)
-    power = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True))) - 2
-    nearest = (blocks / 2.0 ** power).unsqueeze(-1).sub(values).abs().argmin(-1)
-    said = (values[nearest] * 2.0 ** power).reshape(rows.shape)
-    low, high = nearest[..., ::2], nearest[..., 1::2]
-    return (power[..., 0] + 127).to(torch.uint8), (low | high << 4).to(torch.uint8), said
 
 
 def old_gemma3(cases, name):

@@ -10,9 +10,8 @@ use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
 pub(crate) use super::block_scales::Scales;
-use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
-pub(crate) use super::few_bits::{FewBits, Words, Zeros};
+pub(crate) use super::few_bits::{FewBits, GroupScales, Words, Zeros};
 pub(crate) use super::row_order::{HeadRows, Picked, RowOrder};
 use crate::error::LoadError;
 
@@ -48,7 +47,7 @@ pub(crate) enum Centre {
 }
 
 /// How the rows of a matrix lie in its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Laid<'a> {
     /// One after the other.
     Rows,
@@ -57,11 +56,6 @@ pub(crate) enum Laid<'a> {
     /// So many matrices one after the other, of each of which its columns do, each of whole
     /// blocks.
     Turned { matrices: usize },
-    /// One after the other, two elements of MXFP4 in a byte.
-    Mxfp4 {
-        /// `[rows, inputs / 32]`.
-        scales: &'a [u8],
-    },
     /// One after the other, each element being multiplied by a scale that its block has.
     Scaled(Scales<'a>),
     /// Integers in words.
@@ -247,9 +241,6 @@ impl Stored<'_> {
                 scales.apply(row, to);
             }
             Laid::FewBits(integers) => integers.widen(row, to),
-            Laid::Mxfp4 { scales } => {
-                mxfp4_beside(&scales[of_row(scales)], &self.bytes[of_row(self.bytes)], to);
-            }
             Laid::Turned { matrices } => {
                 // Much is read again for each row, of a tensor that is small beside others.
                 let of_matrix = (rows / matrices).max(1);
@@ -454,7 +445,12 @@ mod tests {
     #[test]
     fn scales_of_rows_are_not_cut_into_elements() {
         let ones = [0x38; 2];
-        let laid = Laid::Scaled(Scales { bytes: &ones, encoding: Encoding::F32, block: [1, 1] });
+        let laid = Laid::Scaled(Scales {
+            bytes: &ones,
+            encoding: Encoding::F32,
+            block: [1, 1],
+            factor: 1.0,
+        });
         let of = |shape: &[usize]| Stored {
             shape: shape.to_vec(),
             laid,
@@ -531,7 +527,7 @@ mod tests {
         assert_eq!(of(0, Laid::Rows).own_bytes(), 16);
         // Rows 0 to 2 share one scale, row 3 has the other.
         let scales: Vec<u8> = [1.0_f32, 10.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let scales = Scales { bytes: &scales, encoding: Encoding::F32, block: [3, 2] };
+        let scales = Scales { bytes: &scales, encoding: Encoding::F32, block: [3, 2], factor: 1.0 };
         assert_eq!(read(1, Laid::Scaled(scales)), [2.0, 3.0, 60.0, 70.0]);
         let vector = Stored { shape: vec![4], ..of(1, Laid::Rows) };
         let picked = Some(Picked { rows: 8, of_every: 2, first: 1, count: 1 });

@@ -47,6 +47,27 @@ pub(crate) enum Zeros<'a> {
     Each(Words<'a>, u32),
 }
 
+/// A scale for each group of each output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupScales<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) encoding: Encoding,
+    /// Scales from a group to the next, and from an output to the next.
+    pub(crate) strides: [usize; 2],
+    /// Groups of an output's inputs, at least one.
+    pub(crate) groups: usize,
+}
+
+impl GroupScales<'_> {
+    fn at(&self, group: usize, output: usize) -> f32 {
+        let (size, [of_group, of_output]) = (self.encoding.element_bytes(), self.strides);
+        let at = (group * of_group + output * of_output) * size;
+        let mut scale = [0.0];
+        self.encoding.widen(&self.bytes[at..][..size], &mut scale);
+        scale[0]
+    }
+}
+
 /// A matrix of integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FewBits<'a> {
@@ -54,11 +75,7 @@ pub(crate) struct FewBits<'a> {
     /// A stream is of an input, and else of an output.
     pub(crate) by_input: bool,
     pub(crate) zeros: Zeros<'a>,
-    pub(crate) scales: &'a [u8],
-    pub(crate) encoding: Encoding,
-    /// Scales from a group to the next, and from an output to the next.
-    pub(crate) scale_strides: [usize; 2],
-    pub(crate) groups: usize,
+    pub(crate) scales: GroupScales<'a>,
     /// Inputs of a group, where they stand together.
     pub(crate) group: usize,
     /// `[inputs]` of i32: each one's group, where that is said.
@@ -69,7 +86,7 @@ impl FewBits<'_> {
     /// Row `output`, exactly but for the rounding of each product to f32.
     pub(super) fn widen(&self, output: usize, to: &mut [f32]) {
         let of_groups: Vec<_> =
-            (0..self.groups).map(|group| self.of_group(group, output)).collect();
+            (0..self.scales.groups).map(|group| self.of_group(group, output)).collect();
         for (input, to) in to.iter_mut().enumerate() {
             let (zero, scale) = of_groups[self.group_of(input)];
             let weight = match self.by_input {
@@ -86,11 +103,7 @@ impl FewBits<'_> {
             // As files have it, a zero of 0 was stored as all bits.
             Zeros::Each(zeros, added) => (zeros.at(group, output) + added) & zeros.mask(),
         };
-        let (size, [of_group, of_output]) = (self.encoding.element_bytes(), self.scale_strides);
-        let at = (group * of_group + output * of_output) * size;
-        let mut scale = [0.0];
-        self.encoding.widen(&self.scales[at..][..size], &mut scale);
-        (zero as i32, scale[0])
+        (zero as i32, self.scales.at(group, output))
     }
 
     fn group_of(&self, input: usize) -> usize {
@@ -109,7 +122,7 @@ impl FewBits<'_> {
             Zeros::Middle => None,
             Zeros::Each(zeros, _) => Some(zeros.bytes),
         };
-        [Some(self.scales), zeros, self.group_of].into_iter().flatten()
+        [Some(self.scales.bytes), zeros, self.group_of].into_iter().flatten()
     }
 }
 
@@ -153,10 +166,12 @@ mod tests {
             weights: words(&weights),
             by_input: false,
             zeros,
-            scales: &scales,
-            encoding: Encoding::F32,
-            scale_strides: [1, 1],
-            groups: 2,
+            scales: GroupScales {
+                bytes: &scales,
+                encoding: Encoding::F32,
+                strides: [1, 1],
+                groups: 2,
+            },
             group: 2,
             group_of: None,
         };

@@ -126,8 +126,12 @@ impl Fingerprint {
         self.0.update(&(tensor.bytes.len() as u64).to_le_bytes());
         self.0.update(tensor.bytes);
         match tensor.laid {
-            Laid::Mxfp4 { scales } => self.0.update(scales),
-            Laid::Scaled(checkpoint::Scales { bytes, .. }) => self.0.update(bytes),
+            Laid::Scaled(checkpoint::Scales { bytes, factor, .. }) => {
+                self.0.update(bytes);
+                if factor != 1.0 {
+                    self.0.update(&factor.to_le_bytes());
+                }
+            }
             Laid::FewBits(integers) => integers.beside().for_each(|bytes| self.0.update(bytes)),
             Laid::Rows | Laid::Columns | Laid::Turned { .. } => {}
         }

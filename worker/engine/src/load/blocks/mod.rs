@@ -28,7 +28,7 @@ pub(crate) use iq1::{iq1_m, iq1_s};
 pub(crate) use iq2::{iq2_s, iq2_xs, iq2_xxs};
 pub(crate) use iq3::{iq3_s, iq3_xxs};
 pub(crate) use iq4::{iq4_nl, iq4_xs};
-pub(crate) use mxfp4::{mxfp4, mxfp4_beside};
+pub(crate) use mxfp4::{e2m1, mxfp4};
 pub(crate) use q2_k::q2_k;
 pub(crate) use q3_k::q3_k;
 pub(crate) use q4_0::q4_0;

@@ -13,16 +13,9 @@ pub(crate) fn mxfp4(bytes: &[u8; 17]) -> [f32; 32] {
     std::array::from_fn(|i| scale * VALUES[usize::from(four_bits(&bytes[1..], 16, i))])
 }
 
-/// Elements two by two, low half first, beside one of `scales` for every 32.
-pub(crate) fn mxfp4_beside(scales: &[u8], bytes: &[u8], to: &mut [f32]) {
-    for ((&scale, bytes), to) in scales.iter().zip(bytes.chunks(16)).zip(to.chunks_mut(32)) {
-        let [scale] = e8m0(&[scale]);
-        for (&byte, pair) in bytes.iter().zip(to.chunks_mut(2)) {
-            for (to, half) in pair.iter_mut().zip([byte & 0x0f, byte >> 4]) {
-                *to = scale * VALUES[usize::from(half)];
-            }
-        }
-    }
+/// Two of E2M1, low half first.
+pub(crate) fn e2m1(&[byte]: &[u8; 1]) -> [f32; 2] {
+    [byte & 0x0f, byte >> 4].map(|half| VALUES[usize::from(half)])
 }
 
 #[cfg(test)]
@@ -35,9 +28,8 @@ mod tests {
         let mut block = [125; 17];
         block[1..].iter_mut().enumerate().for_each(|(i, to)| *to = halves[i] | halves[16 + i] << 4);
         let pairs: Vec<u8> = halves.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
-        let mut beside = [0.0; 32];
-        mxfp4_beside(&[125], &pairs, &mut beside);
-        assert_eq!(mxfp4(&block), beside);
+        let beside = Vec::from_iter(pairs.iter().flat_map(|&pair| e2m1(&[pair])).map(|x| x / 4.0));
+        assert_eq!(mxfp4(&block), *beside);
         assert_eq!(beside[..4], [0.0, 1.5, -1.0, 0.75]);
     }
 }

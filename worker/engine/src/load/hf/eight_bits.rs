@@ -73,7 +73,7 @@ fn scales_of<'a>(
         return Err(refused(format!("shape {seen:?}: scales of {shape:?}{blocks}")));
     };
     let block = found.map(|size| size.max(1));
-    Ok(Scales { bytes: scales.bytes, encoding, block })
+    Ok(Scales { bytes: scales.bytes, encoding, block, factor: 1.0 })
 }
 
 /// What each scale of a matrix is of, where scales have this shape.

@@ -1,7 +1,7 @@
 //! gpt-oss' experts: all of a layer in one tensor, as columns or in four bits, and the rows of gate
 //! and up by turns.
 
-use super::super::checkpoint::{Checkpoint, HeadRows, Laid, RowOrder, Stored};
+use super::super::checkpoint::{Checkpoint, HeadRows, Laid, RowOrder, Scales, Stored};
 use super::super::decoder::{Decoder, ManyExperts};
 use super::super::encoding::Encoding;
 use crate::error::LoadError;
@@ -84,8 +84,13 @@ fn four_bits(
         let one = Stored {
             shape: vec![outputs, inputs],
             dtype: "MXFP4".to_owned(),
-            encoding: Some(Encoding::Mxfp4),
-            laid: Laid::Mxfp4 { scales },
+            encoding: Some(Encoding::F4E2M1),
+            laid: Laid::Scaled(Scales {
+                bytes: scales,
+                encoding: Encoding::F8E8M0,
+                block: [1, block],
+                factor: 1.0,
+            }),
             bytes,
             ..blocks.clone()
         };
@@ -118,7 +123,6 @@ pub(super) fn columns(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::checkpoint::Scales;
 
     fn stored<'a>(shape: &[usize], dtype: &str, bytes: &'a [u8]) -> Stored<'a> {
         let (shape, dtype, laid) = (shape.to_vec(), dtype.to_owned(), Laid::Rows);
@@ -178,7 +182,7 @@ mod tests {
             assert_eq!(done.err().as_deref(), want);
         };
         check(Laid::Rows, None);
-        let scales = Scales { bytes: &[0; 4], encoding: Encoding::F32, block: [1, 2] };
+        let scales = Scales { bytes: &[0; 4], encoding: Encoding::F32, block: [1, 2], factor: 1.0 };
         check(Laid::Scaled(scales), Some("file: tensor part: columns with scales"));
     }
 

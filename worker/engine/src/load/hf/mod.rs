@@ -3,6 +3,7 @@
 mod apertus;
 mod config;
 mod eight_bits;
+mod four_bits;
 mod gpt_oss;
 mod llama4;
 mod olmo_hybrid;
@@ -43,6 +44,7 @@ pub(crate) fn load(
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
     lift_base(&mut checkpoint);
+    four_bits::join(&mut checkpoint)?;
     packed::join(&mut checkpoint, quantized)?;
     eight_bits::join(&mut checkpoint, quantized)?;
     if decoder.family == Family::GptOss {

@@ -1,7 +1,7 @@
 //! Weights that are integers in 32-bit words, and what stands in tensors beside them: as AutoGPTQ
 //! and GPTQModel, AutoAWQ and compressed-tensors write them.
 
-use super::super::checkpoint::{Checkpoint, FewBits, Laid, Stored, Words, Zeros};
+use super::super::checkpoint::{Checkpoint, FewBits, GroupScales, Laid, Stored, Words, Zeros};
 use super::super::encoding::Encoding;
 use super::config::{BITS, Quantized};
 use crate::error::LoadError;
@@ -55,61 +55,27 @@ impl<'a> Part<'_, 'a> {
     /// Words of inputs, `[inputs bits / 32, outputs]`.
     fn gptq(&mut self, usual_bits: usize, zeros_from_one: bool) -> Found<'a> {
         let [lines, outputs] = self.words_shape()?;
-        let scales = self.beside("scales")?;
-        let groups = scales.shape.first().copied().unwrap_or(0);
-        let scales = self.scales(scales, [groups, outputs])?;
+        let scales = self.scales_by_group(outputs)?;
         let zeros = self.beside("qzeros")?;
         // As many words say an integer of a group, and it has the bits of all.
         let [_, of_group] = self.shape_of(&zeros, "qzeros")?;
         let bits = self.bits(usual_bits, of_group, outputs)?;
-        let inputs = 32 * lines / bits;
-        let zeros = self.words(zeros, "qzeros", [groups, of_group])?;
-        let group_of = self.groups(".g_idx", [groups, inputs])?;
-        let integers = FewBits {
-            weights: Words {
-                bytes: self.words.bytes,
-                bits,
-                strides: [1, outputs],
-                by_halves: false,
-            },
-            by_input: false,
-            zeros: Zeros::Each(
-                Words { bytes: zeros, bits, strides: [of_group, 1], by_halves: false },
-                u32::from(zeros_from_one),
-            ),
-            scales: scales.bytes,
-            encoding: scales.encoding,
-            scale_strides: [outputs, 1],
-            groups,
-            group: inputs / groups,
-            group_of,
-        };
-        Ok((integers, [outputs, inputs]))
+        let bytes = self.words(zeros, "qzeros", [scales.groups, of_group])?;
+        let words = |bytes, strides| Words { bytes, bits, strides, by_halves: false };
+        let zeros = Zeros::Each(words(bytes, [of_group, 1]), u32::from(zeros_from_one));
+        let weights = words(self.words.bytes, [1, outputs]);
+        self.found((weights, false), (zeros, scales), "g_idx", [outputs, 32 * lines / bits])
     }
 
     /// Words of outputs, `[inputs, outputs / 8]`.
     fn awq(&mut self) -> Found<'a> {
         let [inputs, columns] = self.words_shape()?;
-        let outputs = 8 * columns;
-        let scales = self.beside("scales")?;
-        let groups = scales.shape.first().copied().unwrap_or(0);
-        let scales = self.scales(scales, [groups, outputs])?;
+        let scales = self.scales_by_group(8 * columns)?;
         let zeros = self.beside("qzeros")?;
-        let zeros = self.words(zeros, "qzeros", [groups, columns])?;
-        let group_of = self.groups(".g_idx", [groups, inputs])?;
+        let zeros = self.words(zeros, "qzeros", [scales.groups, columns])?;
         let words = |bytes| Words { bytes, bits: 4, strides: [columns, 1], by_halves: true };
-        let integers = FewBits {
-            weights: words(self.words.bytes),
-            by_input: true,
-            zeros: Zeros::Each(words(zeros), 0),
-            scales: scales.bytes,
-            encoding: scales.encoding,
-            scale_strides: [outputs, 1],
-            groups,
-            group: inputs / groups,
-            group_of,
-        };
-        Ok((integers, [outputs, inputs]))
+        let (weights, zeros) = (words(self.words.bytes), Zeros::Each(words(zeros), 0));
+        self.found((weights, true), (zeros, scales), "g_idx", [8 * columns, inputs])
     }
 
     /// Words of inputs, `[outputs, inputs bits / 32]`, the last of a row being filled up.
@@ -121,33 +87,41 @@ impl<'a> Part<'_, 'a> {
         let bits = self.bits(usual_bits, columns, inputs)?;
         let scales = self.beside("weight_scale")?;
         let groups = scales.shape.get(1).copied().unwrap_or(0);
-        let scales = self.scales(scales, [outputs, groups])?;
+        let (bytes, encoding) = self.floats(scales, [outputs, groups])?;
+        let scales = GroupScales { bytes, encoding, strides: [1, groups], groups };
+        let words = |bytes, strides| Words { bytes, bits, strides, by_halves: false };
         let zeros = match self.checkpoint.tensors.remove(&self.named("weight_zero_point")) {
             None => Zeros::Middle,
             Some(zeros) => {
                 let lines = outputs.div_ceil(32 / bits);
                 let bytes = self.words(zeros, "weight_zero_point", [lines, groups])?;
-                Zeros::Each(Words { bytes, bits, strides: [1, groups], by_halves: false }, 0)
+                Zeros::Each(words(bytes, [1, groups]), 0)
             }
         };
-        let group_of = self.groups(".weight_g_idx", [groups, inputs])?;
-        let integers = FewBits {
-            weights: Words {
-                bytes: self.words.bytes,
-                bits,
-                strides: [columns, 1],
-                by_halves: false,
-            },
-            by_input: false,
-            zeros,
-            scales: scales.bytes,
-            encoding: scales.encoding,
-            scale_strides: [1, groups],
-            groups,
-            group: inputs / groups,
-            group_of,
-        };
-        Ok((integers, [outputs, inputs]))
+        let weights = words(self.words.bytes, [columns, 1]);
+        self.found((weights, false), (zeros, scales), "weight_g_idx", [outputs, inputs])
+    }
+
+    /// All of it, where `group_of` is the tensor that may say each input's group.
+    fn found(
+        &mut self,
+        (weights, by_input): (Words<'a>, bool),
+        (zeros, scales): (Zeros<'a>, GroupScales<'a>),
+        group_of: &str,
+        shape: [usize; 2],
+    ) -> Found<'a> {
+        let [_, inputs] = shape;
+        let group_of = self.groups(group_of, [scales.groups, inputs])?;
+        let group = inputs / scales.groups;
+        Ok((FewBits { weights, by_input, zeros, scales, group, group_of }, shape))
+    }
+
+    /// `[groups, outputs]`.
+    fn scales_by_group(&mut self, outputs: usize) -> Result<GroupScales<'a>, LoadError> {
+        let scales = self.beside("scales")?;
+        let groups = scales.shape.first().copied().unwrap_or(0);
+        let (bytes, encoding) = self.floats(scales, [groups, outputs])?;
+        Ok(GroupScales { bytes, encoding, strides: [outputs, 1], groups })
     }
 
     fn named(&self, part: &str) -> String {
@@ -184,14 +158,13 @@ impl<'a> Part<'_, 'a> {
     /// Of an integer, where `count` of them are in so many words: as many as usual, if they may be;
     /// modules may have others.
     fn bits(&self, usual: usize, words: usize, count: usize) -> Result<usize, LoadError> {
-        let mut all = std::iter::once(usual).chain(BITS);
-        all.find(|bits| (count * bits).div_ceil(32) == words).filter(|_| count > 0).ok_or_else(
-            || {
-                let what =
-                    format!("{words} words of {count} integers: must be of 2, 3, 4 or 8 bits");
-                LoadError::tensor(self.words.path, self.name, what)
-            },
-        )
+        let fit =
+            |bits: &usize| count.checked_mul(*bits).map(|all| all.div_ceil(32)) == Some(words);
+        let found = std::iter::once(usual).chain(BITS).find(fit).filter(|_| count > 0);
+        found.ok_or_else(|| {
+            let what = format!("{words} words of {count} integers: must be of 2, 3, 4 or 8 bits");
+            LoadError::tensor(self.words.path, self.name, what)
+        })
     }
 
     fn words(
@@ -207,13 +180,17 @@ impl<'a> Part<'_, 'a> {
         Ok(tensor.bytes)
     }
 
-    fn scales(&self, tensor: Stored<'a>, want: [usize; 2]) -> Result<Scales<'a>, LoadError> {
+    fn floats(
+        &self,
+        tensor: Stored<'a>,
+        want: [usize; 2],
+    ) -> Result<(&'a [u8], Encoding), LoadError> {
         let Stored { dtype, shape, .. } = &tensor;
         match tensor.encoding {
             Some(encoding @ (Encoding::F32 | Encoding::F16 | Encoding::Bf16))
                 if *shape == want && want[0] * want[1] > 0 =>
             {
-                Ok(Scales { bytes: tensor.bytes, encoding })
+                Ok((tensor.bytes, encoding))
             }
             _ => {
                 let what = format!("scales are {dtype} {shape:?}: must be floats {want:?}");
@@ -225,12 +202,12 @@ impl<'a> Part<'_, 'a> {
     /// Each input's group, where a tensor says so; else inputs are divided evenly.
     fn groups(
         &mut self,
-        suffix: &str,
+        part: &str,
         [groups, inputs]: [usize; 2],
     ) -> Result<Option<&'a [u8]>, LoadError> {
-        let name = format!("{}{suffix}", self.module);
-        let refused = |what: String| Err(LoadError::tensor(self.words.path, &name, what));
-        match self.checkpoint.tensors.remove(&name) {
+        let found = self.checkpoint.tensors.remove(&self.named(part));
+        let refused = |what: String| Err(self.refused(part, what));
+        match found {
             Some(tensor) if tensor.dtype == "I32" && *tensor.shape == [inputs] => {
                 let all = integers_of(&tensor).unwrap_or_default();
                 match all.iter().find(|&&group| !(0..groups as i64).contains(&group)) {
@@ -245,11 +222,6 @@ impl<'a> Part<'_, 'a> {
             None => refused(format!("missing, where {inputs} inputs are of {groups} groups")),
         }
     }
-}
-
-struct Scales<'a> {
-    bytes: &'a [u8],
-    encoding: Encoding,
 }
 
 /// The numbers of a tensor of I32 or I64.
@@ -391,6 +363,10 @@ mod tests {
         check((GPTQ, gptq()), zeros, "a.qzeros: I32 [1, 1]: must be I32 [2, 1]");
         let shape = |all: &mut Tensors<'_>| all[1].1.shape = vec![2, 9];
         check((GPTQ, gptq()), shape, "9 words of 2 integers: must be of 2, 3, 4 or 8 bits");
+        let many = [[2; 8], [0x7f; 8]].concat();
+        let mut tensors = compressed();
+        tensors[2].1.bytes = &many;
+        check((COMPRESSED, tensors), |_| (), "integers: must be of 2, 3, 4 or 8 bits");
         let scale = |all: &mut Tensors<'_>| all[1].1.shape = vec![2, 5];
         check((COMPRESSED, compressed()), scale, "12 inputs are of 5 groups");
         let ninth = [9; 64];

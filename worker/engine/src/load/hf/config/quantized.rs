@@ -6,7 +6,8 @@ use crate::load::decoder::Family;
 
 /// For errors.
 pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, gptq, awq, \
-     compressed-tensors of integers or of floats of eight bits, and mxfp4 of GptOssForCausalLM";
+     modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, and mxfp4 of \
+     GptOssForCausalLM";
 
 /// Of integers in words.
 pub(crate) const BITS: [usize; 4] = [2, 3, 4, 8];
@@ -17,7 +18,8 @@ pub(crate) enum Quantized {
     Not,
     /// Experts of gpt-oss, in four bits.
     Mxfp4,
-    /// Some in eight bits, E4M3 or integers, beside scales, or integers of fewer bits in words.
+    /// Some in eight bits, E4M3 or integers, or floats of four beside scales, or integers of fewer
+    /// bits in words.
     Scaled {
         /// Rows and columns that share a scale, where neither a row nor a tensor has one.
         block: Option<[usize; 2]>,
@@ -43,69 +45,75 @@ impl Quantized {
     pub(super) fn of(config: Option<&Value>, family: Family) -> Result<Self, String> {
         let Some(config) = config.filter(|config| !config.is_null()) else { return Ok(Self::Not) };
         let name = config["quant_method"].as_str().unwrap_or("unnamed");
-        let unread = |what: &str| Err(format!("{name} ({what})"));
-        match name {
+        let scaled = |block| Self::Scaled { block, bits: 8 };
+        let read = match name {
             "mxfp4" if family == Family::GptOss => Ok(Self::Mxfp4),
             "fp8" => match block_of(&config["weight_block_size"]) {
-                Some(block) => Ok(Self::Scaled { block, bits: 8 }),
-                None => unread("weight_block_size is not two numbers above 0"),
+                Some(block) => Ok(scaled(block)),
+                None => Err("weight_block_size is not two numbers above 0"),
             },
-            "fbgemm_fp8" => Ok(Self::Scaled { block: None, bits: 8 }),
+            "fbgemm_fp8" => Ok(scaled(None)),
+            "modelopt" | "modelopt_fp4" => match config["quant_algo"].as_str() {
+                Some("FP8" | "NVFP4") => Ok(scaled(None)),
+                other => Err(other.unwrap_or("no quant_algo")),
+            },
             "gptq" => match (config["checkpoint_format"].as_str(), bits_of(&config["bits"])) {
-                _ if config["is_marlin_format"] == true => unread("marlin"),
-                (_, None) => unread("bits"),
+                _ if config["is_marlin_format"] == true => Err("marlin"),
+                (_, None) => Err("bits"),
                 (None | Some("gptq"), Some(bits)) => Ok(Self::Gptq { bits, zeros_from_one: true }),
                 (Some("gptq_v2"), Some(bits)) => Ok(Self::Gptq { bits, zeros_from_one: false }),
-                (Some(other), _) => unread(other),
+                (Some(other), _) => Err(other),
             },
             "awq" => match config["version"].as_str().unwrap_or("gemm") {
-                _ if config["bits"] != 4 => unread("bits"),
+                _ if config["bits"] != 4 => Err("bits"),
                 version if version.eq_ignore_ascii_case("gemm") => Ok(Self::Awq),
-                other => unread(other),
+                other => Err(other),
             },
-            "compressed-tensors" => {
-                let says = |field: &str| config[field].as_object().is_some_and(|it| !it.is_empty());
-                if says("sparsity_config") && config["sparsity_config"]["format"] != "dense" {
-                    return unread("sparsity_config");
+            "compressed-tensors" => Self::compressed(config),
+            name => return Err(name.to_owned()),
+        };
+        read.map_err(|what| format!("{name} ({what})"))
+    }
+
+    /// What compressed-tensors says.
+    fn compressed(config: &Value) -> Result<Self, &str> {
+        let says = |field: &str| config[field].as_object().is_some_and(|it| !it.is_empty());
+        if says("sparsity_config") && config["sparsity_config"]["format"] != "dense" {
+            return Err("sparsity_config");
+        }
+        if says("transform_config") {
+            return Err("transform_config");
+        }
+        let groups = config["config_groups"].as_object().into_iter().flatten();
+        let (mut blocks, mut bits) = (Vec::new(), 8);
+        for (_, group) in groups {
+            let weights = &group["weights"];
+            let format = group["format"].as_str().or(config["format"].as_str());
+            let format = format.unwrap_or("no format");
+            let known = bits_of(&weights["num_bits"]);
+            let is_symmetric = weights["symmetric"] != false;
+            let is_read = match (weights["type"].as_str(), format) {
+                (Some("int"), "pack-quantized") => matches!(known, Some(2 | 4 | 8)),
+                (Some("float"), "nvfp4-pack-quantized" | "mxfp4-pack-quantized") => {
+                    known == Some(4) && is_symmetric
                 }
-                if says("transform_config") {
-                    return unread("transform_config");
-                }
-                let groups = config["config_groups"].as_object().into_iter().flatten();
-                let (mut blocks, mut bits) = (Vec::new(), 8);
-                for (_, group) in groups {
-                    let weights = &group["weights"];
-                    let format = &group["format"];
-                    let format = format.as_str().or(config["format"].as_str());
-                    let is_packed = format == Some("pack-quantized");
-                    let is_read = match weights["type"].as_str() {
-                        Some("float") => {
-                            weights["num_bits"] == 8 && weights["symmetric"] != false && !is_packed
-                        }
-                        Some("int") if is_packed => {
-                            let known = bits_of(&weights["num_bits"]).filter(|&bits| bits != 3);
-                            bits = known.unwrap_or(bits);
-                            known.is_some()
-                        }
-                        Some("int") => weights["num_bits"] == 8 && weights["symmetric"] != false,
-                        _ => false,
-                    };
-                    if !is_read {
-                        return unread(format.unwrap_or("no format"));
-                    }
-                    match block_of(&weights["block_structure"]) {
-                        Some(block) => blocks.push(block),
-                        None => return unread("block_structure is not two numbers above 0"),
-                    }
-                }
-                match *blocks {
-                    [first, ref others @ ..] if others.iter().all(|other| *other == first) => {
-                        Ok(Self::Scaled { block: first, bits })
-                    }
-                    _ => unread("config_groups with no or with different blocks"),
-                }
+                (Some("int" | "float"), _) => known == Some(8) && is_symmetric,
+                _ => false,
+            };
+            if !is_read {
+                return Err(format);
             }
-            name => Err(name.to_owned()),
+            bits = known.filter(|_| format == "pack-quantized").unwrap_or(bits);
+            match block_of(&weights["block_structure"]) {
+                Some(block) => blocks.push(block),
+                None => return Err("block_structure is not two numbers above 0"),
+            }
+        }
+        match *blocks {
+            [first, ref others @ ..] if others.iter().all(|other| *other == first) => {
+                Ok(Self::Scaled { block: first, bits })
+            }
+            _ => Err("config_groups with no or with different blocks"),
         }
     }
 }
@@ -182,6 +190,18 @@ mod tests {
         let different = "compressed-tensors (config_groups with no or with different blocks)";
         check(packed(json!({ "group_0": in_blocks, "group_1": float8 })), Err(different));
         check(packed(json!({})), Err(different));
+        for (algorithm, want) in
+            [("NVFP4", Ok(rows)), ("FP8", Ok(rows)), ("W4A8_AWQ", Err("modelopt (W4A8_AWQ)"))]
+        {
+            check(json!({ "quant_method": "modelopt", "quant_algo": algorithm }), want);
+        }
+        let float4 = |format: &str| {
+            let weights = json!({ "type": "float", "num_bits": 4, "symmetric": true });
+            packed(json!({ "group_0": { "weights": weights, "format": format } }))
+        };
+        check(float4("nvfp4-pack-quantized"), Ok(rows));
+        check(float4("mxfp4-pack-quantized"), Ok(rows));
+        check(float4("fp4"), Err("compressed-tensors (fp4)"));
         let integers = |bits: u32, format: Value| {
             let weights = json!({ "type": "int", "num_bits": bits, "strategy": "group" });
             packed(json!({ "group_0": { "weights": weights, "format": format } }))
