@@ -719,6 +719,8 @@ def few_bits_case(cases, form):
     """A folder whose linear maps are integers of a few bits."""
     name, method, packed = few_bits.FORMATS[form]
     path, model = f'{name}-{form}', make(name)
+    if method['quant_method'] in ('gptq', 'awq'):
+        model.half()  # as these files have all else
     model.save_pretrained(cases.out / path)
     tensors, said = load_file(cases.out / path / 'model.safetensors'), {}
     for key in [key for key in tensors if key.endswith('_proj.weight')]:

@@ -16,7 +16,7 @@ use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, Matrix
 
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
-use super::checkpoint::Stored;
+use super::checkpoint::{Laid, Stored};
 use super::decoder::{Decoder, Family};
 use super::encoding::Encoding;
 use super::fingerprint::Fingerprint;
@@ -118,6 +118,9 @@ struct Assembler<'a, 'r> {
     progress: LoadProgress,
     used: BTreeSet<String>,
     fingerprint: Fingerprint,
+    /// Files whose linear maps are integers in words have all else as F16, which would take more
+    /// room as f32 than the integers do: it is held as if it were of bf16.
+    f16_as: Encoding,
 }
 
 impl<'a, 'r> Assembler<'a, 'r> {
@@ -133,7 +136,10 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ..LoadProgress::default()
         };
         let fingerprint = Fingerprint::new(&sources.decoder, options);
-        Self { sources, options, report, progress, used: BTreeSet::new(), fingerprint }
+        let in_words = tensors.values().any(|tensor| matches!(tensor.laid, Laid::FewBits(_)));
+        let f16_as = if in_words { Encoding::Bf16 } else { Encoding::F16 };
+        let used = BTreeSet::new();
+        Self { sources, options, report, progress, used, fingerprint, f16_as }
     }
 
     fn layer(&mut self, idx: usize) -> Result<LayerWeights, LoadError> {
@@ -277,13 +283,16 @@ impl<'a, 'r> Assembler<'a, 'r> {
         self.options.weights.held(self.options.kv, &self.encodings(parts))
     }
 
-    /// How files have each of these.
+    /// As what each of these is held: mostly as files have it.
     fn encodings<'n>(
         &self,
         parts: impl IntoIterator<Item = &'n (String, usize)>,
     ) -> Vec<Option<Encoding>> {
         let tensors = &self.sources.checkpoint.tensors;
-        let encoding = |(name, _): &(String, usize)| tensors.get(name)?.encoding;
+        let encoding = |(name, _): &(String, usize)| match tensors.get(name)?.encoding {
+            Some(Encoding::F16) => Some(self.f16_as),
+            other => other,
+        };
         parts.into_iter().map(encoding).collect()
     }
 

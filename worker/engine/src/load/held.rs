@@ -9,7 +9,8 @@ use super::encoding::Encoding;
 pub enum WeightDtype {
     /// Where keys and values are f32: f32, which is exact whatever the file has. Where they
     /// are bf16: bf16 for what the file has as bf16, int8 for what it has in
-    /// few bits (GGUF's Q and IQ types, MXFP4, eight-bit floats, integers), f32 for the rest.
+    /// few bits (GGUF's Q and IQ types, MXFP4, eight-bit floats, integers), f32 for the rest,
+    /// but bf16 for what stands as F16 beside integers of GPTQ or AWQ.
     #[default]
     Auto,
     /// f32: exact.

@@ -8,6 +8,9 @@ use aqueduct_engine::{
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_kernels::KvDtype;
+use half::{bf16, f16};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -133,6 +136,46 @@ fn every_container_makes_the_same_integers() {
     let file = Folder::empty().with("tiny.gguf", gguf(&tensors()));
     assert_eq!(logits(&load(file.path())), logits(&folder));
     assert_ne!(logits(&folder), logits(&super::support::load(file.path()).unwrap()));
+}
+
+/// Beside integers of GPTQ, matrices of F16 are what they are in a file that has them as bf16.
+#[test]
+fn what_is_f16_beside_integers_is_held_as_bf16() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/qwen3-gptq");
+    let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let rounded = |tensor: &TensorView<'_>| -> Vec<u8> {
+        let halves = tensor.data().as_chunks().0.iter().map(|half| f16::from_le_bytes(*half));
+        halves.flat_map(|half| bf16::from_f32(half.to_f32()).to_le_bytes()).collect()
+    };
+    let mut matrices = 0;
+    let all: Vec<_> = file
+        .tensors()
+        .into_iter()
+        .map(|(name, tensor)| {
+            let is_matrix = tensor.shape().len() == 2 && name.ends_with(".weight");
+            matrices += usize::from(is_matrix);
+            match is_matrix {
+                true => (name, Dtype::BF16, tensor.shape().to_vec(), rounded(&tensor)),
+                false => (name, tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec()),
+            }
+        })
+        .collect();
+    assert!(matrices > 0);
+    let views = all.iter().map(|(name, dtype, shape, data)| {
+        (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
+    let config = std::fs::read(dir.join("config.json")).unwrap();
+    let twin = Folder::empty()
+        .with("config.json", config)
+        .with("model.safetensors", safetensors::serialize(views, None).unwrap());
+    let loaded = |path: &Path, weights| {
+        let options = LoadOptions { kv: KvDtype::Bf16, weights, ..options() };
+        logits(&Model::load(path, &options, &mut |_| {}).unwrap())
+    };
+    let seen = loaded(&dir, WeightDtype::Auto);
+    assert_eq!(seen, loaded(twin.path(), WeightDtype::Auto));
+    assert_ne!(seen, loaded(&dir, WeightDtype::F32));
 }
 
 #[test]
@@ -290,7 +333,10 @@ fn configurations_are_refused_by_field() {
     check(json!({ "hidden_size": "64" }), &["config.json", "hidden_size: invalid type: string"]);
     check(json!({ "rms_norm_eps": [1] }), &["config.json", "rms_norm_eps: invalid type"]);
     check(json!({ "hidden_act": "gelu" }), &["hidden_act `gelu`", "silu"]);
-    check(json!({ "quantization_config": { "quant_method": "awq" } }), &["`awq`"]);
+    check(
+        json!({ "quantization_config": { "quant_method": "bitsandbytes" } }),
+        &["`bitsandbytes`"],
+    );
     check(json!({ "num_hidden_layers": 0 }), &["layers = 0", "between 1 and 512"]);
     check(json!({ "num_key_value_heads": 3 }), &["kv_heads = 3"]);
     check(json!({ "hidden_size": -8 }), &["config.json", "-8"]);
