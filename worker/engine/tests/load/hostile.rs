@@ -1,10 +1,47 @@
 //! Damaged model files: an error or a model, never a panic.
 
+use std::path::Path;
+
 use aqueduct_gguf::write::Writer;
 use proptest::prelude::*;
+use safetensors::SafeTensors;
 use serde_json::json;
 
 use crate::support::{Folder, config, described_as, gguf, hf_folder, load, safetensors, tensors};
+
+/// A folder of the fixture, of whose tensors one has another shape, and as many bytes as that has.
+fn reshaped(of: &str, which: usize, shape: &[u64]) -> Folder {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(of);
+    let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut names = file.names();
+    names.sort_unstable();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for name in &names {
+        let tensor = file.tensor(name).unwrap();
+        let is_it = *name == names[which % names.len()];
+        let own: Vec<u64> = tensor.shape().iter().map(|&size| size as u64).collect();
+        let shape = if is_it { shape } else { &own };
+        let begin = data.len();
+        data.extend_from_slice(tensor.data());
+        if is_it {
+            let bits = tensor.dtype().bitsize() as u64;
+            let empty = shape.contains(&0);
+            let bytes = if empty { 0 } else { shape.iter().product::<u64>() * bits / 8 };
+            data.resize(begin + bytes as usize, 1);
+        }
+        let dtype = tensor.dtype();
+        let entry = json!({
+            "dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()],
+        });
+        header.insert((*name).to_owned(), entry);
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    Folder::empty()
+        .with("config.json", std::fs::read(dir.join("config.json")).unwrap())
+        .with("model.safetensors", file)
+}
 
 /// `bytes` with some bits flipped and perhaps cut short.
 fn damaged(bytes: &[u8], flips: &[(usize, u8)], keep: usize) -> Vec<u8> {
@@ -95,6 +132,20 @@ proptest! {
     fn damaged_safetensors(flips in flips(2000)) {
         let file = damaged(&safetensors(&tensors()), &flips, usize::MAX);
         let _ = load(hf_folder(&config()).with("model.safetensors", file).path());
+    }
+
+    #[test]
+    fn integers_and_scales_of_any_shape(
+        of in proptest::sample::select(vec![
+            "qwen3-gptq", "qwen3-moe-awq", "gemma-w4a16-asym", "llama-gqa-w8a8", "qwen3-nvfp4",
+            "llama31-modelopt", "qwen2-mxfp4",
+        ]),
+        which in any::<usize>(),
+        shape in proptest::collection::vec(
+            proptest::sample::select(vec![0, 1, 2, 3, 4, 8, 16, 32, 1 << 63]), 0..4),
+    ) {
+        prop_assume!(shape.contains(&0) || !shape.contains(&(1 << 63)));
+        let _ = load(reshaped(of, which, &shape).path());
     }
 
     #[test]

@@ -17,7 +17,8 @@ const NVFP4_BLOCK: usize = 16;
 pub(super) fn join(checkpoint: &mut Checkpoint<'_>) -> Result<(), LoadError> {
     let is_of_bytes = |name: &str, tensor: &Stored<'_>| {
         let is_named = name.ends_with(".weight") || name.ends_with(".weight_packed");
-        is_named && tensor.dtype == "U8" && tensor.shape.len() == 2
+        let is_matrix = matches!(*tensor.shape, [rows, pairs] if rows * pairs > 0);
+        is_named && tensor.dtype == "U8" && is_matrix
     };
     let names = checkpoint.tensors.iter().filter(|(name, tensor)| is_of_bytes(name, tensor));
     let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
@@ -57,7 +58,7 @@ fn scales_of<'a>(
         (_, dtype) => return refused("scale", format!("scales of type {dtype}")),
     };
     let [rows, pairs] = [bytes.shape[0], bytes.shape[1]];
-    if *scales.shape != [rows, (2 * pairs).div_ceil(block)] || rows * pairs == 0 {
+    if *scales.shape != [rows, (2 * pairs).div_ceil(block)] {
         let (seen, all) = (&scales.shape, [rows, 2 * pairs]);
         let what = format!("shape {seen:?}: scales of {all:?}, in blocks of {block}");
         return refused("scale", what);
