@@ -144,8 +144,9 @@ proptest! {
         shape in proptest::collection::vec(
             proptest::sample::select(vec![0, 1, 2, 3, 4, 8, 16, 32, 1 << 63]), 0..4),
     ) {
-        prop_assume!(shape.contains(&0) || !shape.contains(&(1 << 63)));
-        let _ = load(reshaped(of, which, &shape).path());
+        if shape.contains(&0) || !shape.contains(&(1 << 63)) {
+            let _ = load(reshaped(of, which, &shape).path());
+        }
     }
 
     #[test]
