@@ -69,7 +69,7 @@ class Running:
         client.began(self)
 
     def end(self, failure: Exception | None = None) -> None:
-        """It has ended by itself."""
+        """It is over."""
         self.failure = failure
         self.over.set()
         self._span.end(failure)

@@ -13,6 +13,7 @@ pub(crate) use super::block_scales::Scales;
 use super::encoding::{ENCODINGS, Encoding};
 pub(crate) use super::few_bits::{FewBits, GroupScales, Words, Zeros};
 pub(crate) use super::row_order::{HeadRows, Picked, RowOrder};
+use super::side_by_side::side_by_side;
 use crate::error::LoadError;
 
 /// A tensor in a file.
@@ -166,6 +167,28 @@ struct NotFinite {
     /// Its index in the tensor as it is stored.
     idx: usize,
     value: f32,
+}
+
+impl<'a> Stored<'a> {
+    /// A tensor as its file has it.
+    pub(crate) fn new(
+        path: &'a str,
+        shape: &[usize],
+        (dtype, encoding): (&str, Option<Encoding>),
+        bytes: &'a [u8],
+    ) -> Self {
+        Self {
+            path,
+            shape: shape.to_vec(),
+            dtype: dtype.to_owned(),
+            encoding,
+            order: None,
+            picked: None,
+            laid: Laid::Rows,
+            centre: None,
+            bytes,
+        }
+    }
 }
 
 impl Stored<'_> {
@@ -364,29 +387,6 @@ impl Stored<'_> {
 
 /// Elements that take much longer to read than a thread takes to start.
 const ELEMENTS_ALONE: usize = 1 << 18;
-
-/// Runs `read` on shares of `rows`, all at once, each with the index of its first row. The
-/// first share's error counts.
-fn side_by_side<T: Send>(
-    mut rows: Vec<T>,
-    share: usize,
-    read: impl Fn(usize, Vec<T>) -> Result<(), NotFinite> + Sync,
-) -> Result<(), NotFinite> {
-    if rows.len() <= share {
-        return read(0, rows);
-    }
-    thread::scope(|scope| {
-        let (read, mut running) = (&read, Vec::new());
-        while !rows.is_empty() {
-            let first = (rows.len() - 1) / share * share;
-            let part = rows.split_off(first);
-            running.push(scope.spawn(move || read(first, part)));
-        }
-        running.into_iter().rev().try_for_each(|part| {
-            part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    })
-}
 
 #[cfg(test)]
 mod tests {

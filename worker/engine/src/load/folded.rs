@@ -136,7 +136,7 @@ mod tests {
     use aqueduct_core::WideHeads;
 
     use super::*;
-    use crate::load::checkpoint::{Laid, Stored};
+    use crate::load::checkpoint::Stored;
 
     fn fold(mixer: Option<usize>, feed: Option<usize>) -> Fold {
         Fold { mixer, feed }
@@ -162,17 +162,7 @@ mod tests {
 
     #[test]
     fn tensors_have_the_numbers_of_layers() {
-        let stored = Stored {
-            path: "file",
-            shape: vec![2],
-            dtype: "?".to_owned(),
-            encoding: None,
-            order: None,
-            picked: None,
-            laid: Laid::Rows,
-            centre: None,
-            bytes: &[],
-        };
+        let stored = Stored::new("file", &[2], ("?", None), &[]);
         let names = [
             "embeddings.weight",
             "layers.0.norm.weight",

@@ -19,6 +19,7 @@ mod held;
 mod hf;
 mod names;
 mod row_order;
+mod side_by_side;
 
 use std::path::Path;
 use std::sync::Arc;

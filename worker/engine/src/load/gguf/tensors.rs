@@ -6,7 +6,7 @@ use aqueduct_gguf::Tensor;
 
 use super::parts::Part;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Laid, Stored};
+use crate::load::checkpoint::{Checkpoint, Stored};
 use crate::load::encoding::Encoding;
 
 /// A matrix of one row, which files have as a vector.
@@ -50,17 +50,8 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
     if tensor.name.ends_with(ONE_ROW) && shape.len() == 1 {
         shape.insert(0, 1);
     }
-    Stored {
-        path,
-        shape,
-        dtype: tensor.ty.name.to_owned(),
-        encoding: encoding(tensor.ty.name),
-        order: None,
-        picked: None,
-        laid: Laid::Rows,
-        centre: None,
-        bytes: tensor.bytes,
-    }
+    let name = tensor.ty.name;
+    Stored::new(path, &shape, (name, encoding(name)), tensor.bytes)
 }
 
 fn encoding(name: &str) -> Option<Encoding> {

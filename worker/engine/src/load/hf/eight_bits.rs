@@ -98,18 +98,7 @@ mod tests {
     use super::*;
 
     fn stored<'a>(shape: &[usize], encoding: Encoding, bytes: &'a [u8]) -> Stored<'a> {
-        let (shape, dtype, laid) = (shape.to_vec(), format!("{encoding:?}"), Laid::Rows);
-        Stored {
-            path: "file",
-            shape,
-            dtype,
-            encoding: Some(encoding),
-            order: None,
-            picked: None,
-            laid,
-            centre: None,
-            bytes,
-        }
+        Stored::new("file", shape, (&format!("{encoding:?}"), Some(encoding)), bytes)
     }
 
     /// Six ones beside `scales`: what they are then.

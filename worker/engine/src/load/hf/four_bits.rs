@@ -94,24 +94,6 @@ fn factor_of(
 mod tests {
     use super::*;
 
-    fn stored<'a>(
-        shape: &[usize],
-        (dtype, encoding): (&str, Option<Encoding>),
-        bytes: &'a [u8],
-    ) -> Stored<'a> {
-        Stored {
-            path: "file",
-            shape: shape.to_vec(),
-            dtype: dtype.to_owned(),
-            encoding,
-            order: None,
-            picked: None,
-            laid: Laid::Rows,
-            centre: None,
-            bytes,
-        }
-    }
-
     const BYTES: (&str, Option<Encoding>) = ("U8", None);
     const E4M3: (&str, Option<Encoding>) = ("F8_E4M3", Some(Encoding::F8E4M3));
     const F32: (&str, Option<Encoding>) = ("F32", Some(Encoding::F32));
@@ -119,7 +101,7 @@ mod tests {
 
     /// A row of 32: sixteen times 1 and 2.
     fn weight<'a>() -> Stored<'a> {
-        stored(&[1, 16], BYTES, &[0x42; 16])
+        Stored::new("file", &[1, 16], BYTES, &[0x42; 16])
     }
 
     fn joined<'a>(tensors: &[(&str, Stored<'a>)]) -> Result<Checkpoint<'a>, String> {
@@ -139,14 +121,14 @@ mod tests {
             assert_eq!((row.len(), [row[0], row[31]]), (32, want));
         };
         // Of E4M3: 1 and 0.5.
-        let scales = stored(&[1, 2], E4M3, &[0x38, 0x30]);
+        let scales = Stored::new("file", &[1, 2], E4M3, &[0x38, 0x30]);
         let nvfp4 = |name, part| {
-            let factor = stored(&[1], F32, &TWO);
+            let factor = Stored::new("file", &[1], F32, &TWO);
             [(name, weight()), ("weight_scale", scales.clone()), (part, factor)]
         };
         check(&nvfp4("weight", "weight_scale_2"), [2.0, 2.0]);
         check(&nvfp4("weight_packed", "weight_global_scale"), [0.5, 0.5]);
-        let of_all = stored(&[1, 1], BYTES, &[129]);
+        let of_all = Stored::new("file", &[1, 1], BYTES, &[129]);
         check(&[("weight_packed", weight()), ("weight_scale", of_all)], [4.0, 8.0]);
     }
 
@@ -156,15 +138,15 @@ mod tests {
             let error = joined(tensors).unwrap_err();
             assert!(error.contains(want), "{error}");
         };
-        let scales = |shape| ("weight_scale", stored(shape, E4M3, &[0x38; 4]));
-        let factor = |bytes| ("weight_global_scale", stored(&[], F32, bytes));
+        let scales = |shape| ("weight_scale", Stored::new("file", shape, E4M3, &[0x38; 4]));
+        let factor = |bytes| ("weight_global_scale", Stored::new("file", &[], F32, bytes));
         check(&[("weight", weight())], "a.weight_scale: missing beside a weight of bytes");
         check(&[("weight", weight()), scales(&[1, 2])], "a.weight_global_scale: missing");
         let wrong = "shape [1, 4]: scales of [1, 32], in blocks of 16";
         check(&[("weight", weight()), scales(&[1, 4]), factor(&TWO)], wrong);
         let zero = "must be one finite number of F32, and not 0 where it divides";
         check(&[("weight", weight()), scales(&[1, 2]), factor(&[0; 4])], zero);
-        let of_f32 = ("weight_scale", stored(&[1, 2], F32, &[0; 8]));
+        let of_f32 = ("weight_scale", Stored::new("file", &[1, 2], F32, &[0; 8]));
         check(&[("weight", weight()), of_f32], "scales of type F32");
     }
 }

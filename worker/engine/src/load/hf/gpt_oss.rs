@@ -125,18 +125,7 @@ mod tests {
     use super::*;
 
     fn stored<'a>(shape: &[usize], dtype: &str, bytes: &'a [u8]) -> Stored<'a> {
-        let (shape, dtype, laid) = (shape.to_vec(), dtype.to_owned(), Laid::Rows);
-        Stored {
-            path: "file",
-            shape,
-            dtype,
-            encoding: None,
-            order: None,
-            picked: None,
-            laid,
-            centre: None,
-            bytes,
-        }
+        Stored::new("file", shape, (dtype, None), bytes)
     }
 
     fn experts(count: u32) -> ManyExperts {

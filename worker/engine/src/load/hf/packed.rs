@@ -58,7 +58,7 @@ impl<'a> Part<'_, 'a> {
         let scales = self.scales_by_group(outputs)?;
         let zeros = self.beside("qzeros")?;
         // As many words say an integer of a group, and it has the bits of all.
-        let [_, of_group] = self.shape_of(&zeros, "qzeros")?;
+        let of_group = zeros.shape.get(1).copied().unwrap_or(0);
         let bits = self.bits(usual_bits, of_group, outputs)?;
         let bytes = self.words(zeros, "qzeros", [scales.groups, of_group])?;
         let words = |bytes, strides| Words { bytes, bits, strides, by_halves: false };
@@ -148,11 +148,6 @@ impl<'a> Part<'_, 'a> {
                 Err(LoadError::tensor(self.words.path, self.name, what))
             }
         }
-    }
-
-    fn shape_of(&self, tensor: &Stored<'_>, part: &str) -> Result<[usize; 2], LoadError> {
-        <[usize; 2]>::try_from(&*tensor.shape)
-            .map_err(|_| self.refused(part, format!("shape {:?}", tensor.shape)))
     }
 
     /// Of an integer, where `count` of them are in so many words: as many as usual, if they may be;
@@ -246,17 +241,7 @@ mod tests {
 
     fn stored<'a>(shape: &[usize], dtype: &str, bytes: &'a [u8]) -> Stored<'a> {
         let encoding = (dtype == "F16").then_some(Encoding::F16);
-        Stored {
-            path: "file",
-            shape: shape.to_vec(),
-            dtype: dtype.to_owned(),
-            encoding,
-            order: None,
-            picked: None,
-            laid: Laid::Rows,
-            centre: None,
-            bytes,
-        }
+        Stored::new("file", shape, (dtype, encoding), bytes)
     }
 
     type Tensors<'a> = Vec<(&'a str, Stored<'a>)>;

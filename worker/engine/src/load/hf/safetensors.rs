@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::read_json;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Laid, Stored};
+use crate::load::checkpoint::{Checkpoint, Stored};
 use crate::load::encoding::Encoding;
 
 const SINGLE: &str = "model.safetensors";
@@ -75,17 +75,9 @@ impl Shards {
             for (name, tensor) in parsed.tensors() {
                 let here = |placed: &BTreeMap<_, _>| placed.get(&name) == Some(&file_idx);
                 if self.placed.as_ref().is_none_or(here) {
-                    let stored = Stored {
-                        path,
-                        shape: tensor.shape().to_vec(),
-                        dtype: format!("{:?}", tensor.dtype()),
-                        encoding: encoding(tensor.dtype()),
-                        order: None,
-                        picked: None,
-                        laid: Laid::Rows,
-                        centre: None,
-                        bytes: tensor.data(),
-                    };
+                    let dtype = tensor.dtype();
+                    let kind = (&*format!("{dtype:?}"), encoding(dtype));
+                    let stored = Stored::new(path, tensor.shape(), kind, tensor.data());
                     tensors.insert(name, stored);
                 }
             }
