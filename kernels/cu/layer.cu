@@ -114,15 +114,20 @@ struct AsInt8 {
     }
 };
 
-// Rows as they are, a warp for each group.
-template <typename T, typename Form>
+// Rows as they are, or times a number, a warp for each group.
+template <typename T, typename Form, bool SCALES = false>
 DEVICE void prepare_rows(const PrepareParams& p) {
     u32 groups = (p.columns + GROUP - 1) / GROUP;
     u64 item = (u64)block_x() * 8 + warp_index();
     u32 row = (u32)(item / groups), group = (u32)(item % groups);
     if (row >= p.rows) return;
     const T* from = (const T*)p.x + (u64)row * p.columns;
-    Form::put(p, row, group, read_four(from, p.columns, group * GROUP + lane_index() * 4));
+    Four four = read_four(from, p.columns, group * GROUP + lane_index() * 4);
+    if (SCALES) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) four.x[i] = mul(four.x[i], p.factor);
+    }
+    Form::put(p, row, group, four);
 }
 KERNEL(round_f32, PrepareParams, 256, 4) { prepare_rows<f32, AsBf16>(p); }
 KERNEL(quantise_f32, PrepareParams, 256, 4) { prepare_rows<f32, AsInt8>(p); }
@@ -130,18 +135,8 @@ KERNEL(widen_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsF32>(p); }
 KERNEL(round_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsBf16>(p); }
 KERNEL(quantise_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsInt8>(p); }
 
-// Rows times a number, where they lie perhaps.
-KERNEL(scale_f32, PrepareParams, 256, 4) {
-    u32 groups = (p.columns + GROUP - 1) / GROUP;
-    u64 item = (u64)block_x() * 8 + warp_index();
-    u32 row = (u32)(item / groups), group = (u32)(item % groups);
-    if (row >= p.rows) return;
-    const f32* from = (const f32*)p.x + (u64)row * p.columns;
-    Four four = read_four(from, p.columns, group * GROUP + lane_index() * 4);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) four.x[i] = mul(four.x[i], p.factor);
-    AsF32::put(p, row, group, four);
-}
+// Where they lie perhaps.
+KERNEL(scale_f32, PrepareParams, 256, 4) { prepare_rows<f32, AsF32, true>(p); }
 
 // Looks at what a library made, a warp for each group of a row.
 KERNEL(check_f32, PrepareParams, 256, 4) {
@@ -195,7 +190,8 @@ KERNEL(curve_f32, PrepareParams, 256, 4) { prepare_curve<AsF32>(p); }
 KERNEL(curve_bf16, PrepareParams, 256, 4) { prepare_curve<AsBf16>(p); }
 KERNEL(curve_int8, PrepareParams, 256, 4) { prepare_curve<AsInt8>(p); }
 
-// (x / sqrt(mean of x^2 + eps) * norm (+ residual)) * factor, a block for each row  (Zhang and Sennrich 2019).
+// (x / sqrt(mean of x^2 + eps) * norm (+ residual)) * factor, a block for each row
+// (Zhang and Sennrich 2019).
 template <typename Form>
 DEVICE void prepare_norm(const PrepareParams& p) {
     const u32 WARPS = 8;
@@ -349,7 +345,10 @@ DEVICE void embed(const EmbedParams& p) {
     }
 }
 KERNEL(embed_f32, EmbedParams, 256, 4) { embed<f32>(p); }
-// The same where each row that is made has a factor of its own.
+KERNEL(embed_bf16, EmbedParams, 256, 4) { embed<u16>(p); }
+KERNEL(embed_int8, EmbedParams, 256, 4) { embed<i8>(p); }
+
+// Rows of f32, of which each that is made has a factor of its own.
 KERNEL(weigh_rows, EmbedParams, 256, 4) {
     const f32* row = (const f32*)p.table + (u64)p.tokens[block_x()] * p.stride;
     f32 weight = p.scales[block_x()];
@@ -357,5 +356,3 @@ KERNEL(weigh_rows, EmbedParams, 256, 4) {
         p.y[(u64)block_x() * p.columns + i] = mul(row[i], weight);
     }
 }
-KERNEL(embed_bf16, EmbedParams, 256, 4) { embed<u16>(p); }
-KERNEL(embed_int8, EmbedParams, 256, 4) { embed<i8>(p); }
