@@ -1,5 +1,6 @@
 //! The OpenAI-compatible HTTP API.
 
+mod astray;
 mod body;
 mod calls;
 mod choices;

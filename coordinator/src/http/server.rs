@@ -14,9 +14,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{ApiOptions, ApiState, names, router, watched};
+use super::{ApiOptions, ApiState, astray, names, router, watched};
 
 /// How long answers under way may take to end after a shutdown began.
 const DRAIN_SECONDS: u64 = 30;
@@ -77,19 +77,21 @@ fn accept_all(
     Box::pin(async move {
         let connections = Arc::new(Semaphore::new(bounds.connections_max));
         let graceful = GracefulShutdown::new();
+        let closing = watch::Sender::new(());
         loop {
             let next = std::pin::pin!(accept(&tcp, &connections));
             match select(next, &mut shutdown).await {
                 Either::Left((Some((stream, permit)), _)) => {
                     let timeout = bounds.read_timeout;
-                    let entering = Entering { stream, tls: tls.clone(), timeout, _permit: permit };
+                    let (tls, closing) = (tls.clone(), closing.subscribe());
+                    let entering = Entering { stream, tls, timeout, closing, _permit: permit };
                     tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
                 }
                 Either::Left((None, _)) => {}
                 Either::Right(_) => break,
             }
         }
-        drop(tcp);
+        drop((tcp, closing));
         let drain = Duration::from_secs(DRAIN_SECONDS);
         if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
             tracing::warn!(seconds = DRAIN_SECONDS, "answers under way were cut off");
@@ -112,17 +114,24 @@ struct Entering {
     /// Plaintext if `None`.
     tls: Option<ServerTls>,
     timeout: Duration,
+    /// Ends when the server begins to.
+    closing: watch::Receiver<()>,
     _permit: OwnedSemaphorePermit,
 }
 
 async fn converse(routes: Router, watcher: Watcher, entering: Entering) {
+    let Entering { stream, tls, timeout, mut closing, _permit } = entering;
     // Tokens are small and each is wanted at once.
-    if let Err(error) = entering.stream.set_nodelay(true) {
+    if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay could not be set");
     }
-    let conn = match &entering.tls {
-        None => Conn::from(entering.stream),
-        Some(tls) => match tls.accept(entering.stream).await {
+    let conn = match tls {
+        None => match astray::is_astray(&stream, timeout, &mut closing).await {
+            Some(false) => Conn::from(stream),
+            Some(true) => return astray::send_home(stream, timeout).await,
+            None => return,
+        },
+        Some(tls) => match tls.accept(stream).await {
             Ok(conn) => conn,
             Err(_) => return,
         },
@@ -130,7 +139,7 @@ async fn converse(routes: Router, watcher: Watcher, entering: Entering) {
     let service = TowerToHyperService::new(routes.layer(Extension(conn.caller().clone())));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(entering.timeout)
+        .header_read_timeout(timeout)
         .serve_connection(TokioIo::new(conn), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended badly");

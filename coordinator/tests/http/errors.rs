@@ -11,6 +11,7 @@ use aqueduct_core::work::FailureKind;
 use aqueduct_core::{Refusal, limits};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tonic_health::pb::health_client::HealthClient;
 
 use super::client::{answering, generator, request, request_with, serving, start, start_with};
 use super::script::Script;
@@ -321,6 +322,21 @@ async fn garbage_on_the_port_harms_nobody() {
             .chain(*b"\r\n\r\n")
             .collect();
         assert_ne!(server.send(&bytes).await.status, 200);
+    }
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+/// Told by the answer, not by how a connection happens to break: each caller is told the same.
+#[tokio::test]
+async fn who_speaks_grpc_is_told_where_it_is_served() {
+    let server = start(answering("x")).await;
+    let url = format!("http://{}", server.address);
+    for _ in 0..50 {
+        let channel = tonic::transport::Endpoint::new(url.clone()).unwrap().connect_lazy();
+        let asked = tonic_health::pb::HealthCheckRequest::default();
+        let refused = HealthClient::new(channel).check(asked).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unimplemented, "{refused}");
+        assert!(refused.message().contains("gRPC has one of its own"), "{refused}");
     }
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
 }

@@ -104,21 +104,6 @@ pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// What may be meant by an error that says too little, to be read behind it.
-pub(crate) fn hint(error: &anyhow::Error) -> &'static str {
-    // So ends what is asked over gRPC where HTTP/1 is spoken, as one end or the other is faster.
-    let is_cut_off = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
-        Some(ClientError::Unavailable(why)) => {
-            why.contains("broken pipe") || why.contains("connection closed")
-        }
-        _ => false,
-    };
-    match error.chain().any(is_cut_off) {
-        true => " (--server wants the address of the gRPC API, not that of the HTTP API)",
-        false => "",
-    }
-}
-
 /// The causes in one line, each said once.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
@@ -165,15 +150,6 @@ mod tests {
         check(ClientError::Unavailable("refused".into()).into(), UNAVAILABLE);
         check(RequestError::Deadline(Duration::from_secs(1)).into(), DEADLINE);
         check(RequestError::from(Refusal::new("prompt", "", "longer")).into(), USAGE);
-    }
-
-    #[test]
-    fn who_asks_the_http_api_over_grpc_is_told() {
-        let hint_of = |why: &str| hint(&ClientError::Unavailable(why.into()).into());
-        let broken = hint_of("stream closed because of a broken pipe");
-        assert!(broken.contains("the gRPC API"), "{broken}");
-        assert_eq!(hint_of("connection closed"), broken);
-        assert_eq!(hint_of("no worker is up"), "");
     }
 
     #[test]

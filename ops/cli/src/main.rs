@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}{}", exit::one_line(&error), exit::hint(&error));
+            eprintln!("error: {}", exit::one_line(&error));
             ExitCode::from(exit::code_of(&error))
         }
     }

@@ -177,8 +177,8 @@ fn a_port_that_is_taken_is_named() {
 fn who_asks_the_port_of_the_http_api_is_told_so() {
     let server = Running::serve(&[]);
     let output = run(["status", "--server", &format!("http://{}", server.address("http"))]);
-    assert_eq!(output.status.code(), Some(3));
-    assert!(stderr(&output).contains("wants the address of the gRPC API"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("gRPC has one of its own"), "{}", stderr(&output));
 }
 
 #[test]
