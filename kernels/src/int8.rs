@@ -2,7 +2,9 @@
 //!
 //! Weights are made by it when a model is loaded, activations whenever they meet such a
 //! weight. It is plain IEEE arithmetic in a fixed order, so every processor makes the same
-//! integers of the same numbers.
+//! integers of the same numbers. Weights that are such integers already stay what they are.
+
+use std::ops::Range;
 
 /// Neighbouring elements that share a scale; the last group of a row may be shorter.
 pub const GROUP: usize = 128;
@@ -18,10 +20,10 @@ const ROUND: f32 = 12_582_912.0;
 /// `q[i] * scale[i / GROUP]`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Int8Rows {
-    /// `[rows, inputs]`, in -127..=127.
+    /// `[rows, inputs]`. The rule makes -127 to 127; integers of a file may be -128.
     pub q: Vec<i8>,
-    /// `[rows, inputs.div_ceil(GROUP)]`: largest magnitude of a group / 127. Zero where the
-    /// group is, NaN where it was not finite.
+    /// `[rows, inputs.div_ceil(GROUP)]`: largest magnitude of a group / 127, or what a file says.
+    /// Zero where the group is, NaN where it was not finite.
     pub scales: Vec<f32>,
 }
 
@@ -75,6 +77,39 @@ pub fn quantise(data: &[f32], inputs: usize, q: &mut [i8], scales: &mut [f32]) {
     }
 }
 
+/// Makes integers and scales of a row of a file that says in what steps a group goes, if in any:
+/// `step_of` knows, given the inputs. Where all elements are whole multiples of it, from -128 to
+/// 127, they stay exactly what they are; any other group follows the rule of [`quantise`].
+///
+/// # Panics
+/// Where the lengths do not belong together.
+pub fn keep_steps(
+    row: &[f32],
+    (q, scales): (&mut [i8], &mut [f32]),
+    step_of: impl Fn(Range<usize>) -> Option<f32>,
+) {
+    assert_eq!(row.len(), q.len(), "integers");
+    assert_eq!(row.len().div_ceil(GROUP), scales.len(), "scales");
+    let groups = row.chunks(GROUP).zip(q.chunks_mut(GROUP));
+    for ((idx, (group, q)), scale) in groups.enumerate().zip(scales) {
+        let first = idx * GROUP;
+        let step = step_of(first..first + group.len());
+        *scale = match step.filter(|&step| are_multiples(group, step, q)) {
+            Some(step) => step,
+            None => quantise_group(group, q),
+        };
+    }
+}
+
+/// Fills `q`, and tells whether that many steps are exactly `group`.
+fn are_multiples(group: &[f32], step: f32, q: &mut [i8]) -> bool {
+    let of_one = |all: bool, (&x, q): (&f32, &mut i8)| {
+        *q = (x / step).round_ties_even() as i8;
+        all & (f32::from(*q) * step == x)
+    };
+    step.is_normal() && group.iter().zip(q).fold(true, of_one)
+}
+
 /// One group; returns its scale. Inlined so that it is compiled for the caller's instructions.
 #[inline(always)]
 pub(crate) fn quantise_group(group: &[f32], q: &mut [i8]) -> f32 {
@@ -125,6 +160,44 @@ mod tests {
         for (seen, want) in row.iter().zip(&data[150..]) {
             assert!((seen - want).abs() <= 299.0 / 254.0, "{seen} for {want}");
         }
+    }
+
+    #[test]
+    fn what_goes_in_steps_stays_as_it_is() {
+        let check = |row: &[f32], step: Option<f32>, q: &[i8], scales: &[f32]| {
+            let mut made = Int8Rows::zeros(1, row.len());
+            keep_steps(row, (&mut made.q, &mut made.scales), |_| step);
+            assert_eq!((&*made.q, &*made.scales), (q, scales), "{row:?} in steps of {step:?}");
+        };
+        let step = 0.1_f32;
+        let row = [-128.0, 127.0, 3.0, 0.0, -0.0].map(|x: f32| x * step);
+        check(&row, Some(step), &[-128, 127, 3, 0, 0], &[step]);
+        check(&[7.0, -15.0], Some(-1.0), &[-7, 15], &[-1.0]);
+        // Not in such steps, further than integers go, in no steps at all.
+        let rule = |row: &[f32]| Int8Rows::from_f32(row, row.len());
+        for (row, step) in [
+            ([1.0, 2.5], Some(1.0)),
+            ([1.0, 128.0], Some(1.0)),
+            ([1.0, -129.0], Some(1.0)),
+            ([1.0, 2.0], Some(0.0)),
+            ([1.0, 2.0], Some(f32::NAN)),
+            ([1.0, 2.0], Some(1e-40)),
+            ([1.0, 2.0], None),
+        ] {
+            check(&row, step, &rule(&row).q, &rule(&row).scales);
+        }
+        // Each group for itself: the second of these has no steps.
+        let row: Vec<f32> = (0..GROUP + 2).map(|i| (i % 16) as f32).collect();
+        let mut made = Int8Rows::zeros(1, row.len());
+        keep_steps(&row, (&mut made.q, &mut made.scales), |inputs| {
+            assert!(inputs == (0..GROUP) || inputs == (GROUP..GROUP + 2), "{inputs:?}");
+            (inputs.start == 0).then_some(1.0)
+        });
+        assert_eq!(made.scales, [1.0, 1.0 / 127.0]);
+        assert_eq!((made.q[5], &made.q[GROUP..]), (5, &[0, 127][..]));
+        let mut not_finite = Int8Rows::zeros(1, 1);
+        keep_steps(&[f32::NAN], (&mut not_finite.q, &mut not_finite.scales), |_| Some(1.0));
+        assert!(not_finite.scales[0].is_nan());
     }
 
     /// The nearest integer by definition, in f64, and never more than 127.

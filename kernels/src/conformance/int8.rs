@@ -16,7 +16,10 @@ const OUTPUTS_AND_INPUTS: [(usize, usize); 9] =
 fn weight(random: &mut Random, (outputs, inputs): (usize, usize)) -> Int8Rows {
     let values: Vec<f32> = random.normals(outputs * inputs);
     let scaled: Vec<f32> = values.iter().map(|x| x / (inputs as f32).sqrt()).collect();
-    Int8Rows::from_f32(&scaled, inputs)
+    let mut made = Int8Rows::from_f32(&scaled, inputs);
+    // Integers of a file go one further than those of the rule.
+    made.q.iter_mut().filter(|q| **q == -127).for_each(|q| *q = -128);
+    made
 }
 
 fn matrix((outputs, inputs): (usize, usize), data: &Int8Rows) -> Matrix {

@@ -1,5 +1,7 @@
 //! Scales of the blocks of a matrix.
 
+use std::ops::Range;
+
 use super::encoding::Encoding;
 
 /// Scales of the blocks of a matrix, or of several that lie one after the other.
@@ -18,16 +20,26 @@ pub(crate) struct Scales<'a> {
 impl Scales<'_> {
     /// Multiplies row `row`.
     pub(super) fn apply(&self, row: usize, to: &mut [f32]) {
-        let Self { bytes, encoding, block: [rows, columns], factor: of_all } = *self;
-        let (row, count) = (row / rows, to.len().div_ceil(columns));
-        let size = encoding.element_bytes();
-        let scales = &bytes[row * count * size..][..count * size];
-        for (scale, to) in scales.chunks_exact(size).zip(to.chunks_mut(columns)) {
-            let mut factor = [0.0];
-            encoding.widen(scale, &mut factor);
-            let factor = factor[0] * of_all;
+        let inputs = to.len();
+        for (block, to) in to.chunks_mut(self.block[1]).enumerate() {
+            let factor = self.at(row, block, inputs);
             to.iter_mut().for_each(|x| *x *= factor);
         }
+    }
+
+    /// What multiplies `of` the inputs of row `row`, where they are of one block.
+    pub(super) fn step(&self, row: usize, of: Range<usize>, inputs: usize) -> Option<f32> {
+        let block = of.start / self.block[1];
+        (of.end <= (block + 1) * self.block[1]).then(|| self.at(row, block, inputs))
+    }
+
+    /// Of so many inputs.
+    fn at(&self, row: usize, block: usize, inputs: usize) -> f32 {
+        let Self { bytes, encoding, block: [rows, columns], factor } = *self;
+        let (row, count, size) = (row / rows, inputs.div_ceil(columns), encoding.element_bytes());
+        let mut scale = [0.0];
+        encoding.widen(&bytes[(row * count + block) * size..][..size], &mut scale);
+        scale[0] * factor
     }
 
     /// Those of matrix `idx` of `count`.

@@ -1,11 +1,12 @@
 //! Where a model's tensors lie, and their elements in the form that is asked for.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
 use aqueduct_kernels::Int8Rows;
-use aqueduct_kernels::int8::{GROUP, quantise};
+use aqueduct_kernels::int8::{GROUP, keep_steps};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
@@ -218,16 +219,27 @@ impl Stored<'_> {
         Ok(data)
     }
 
-    /// The elements as integers with scales.
+    /// The elements as integers with scales: the file's own where its groups are no smaller.
     pub(crate) fn int8(&self, name: &str) -> Result<Int8Rows, LoadError> {
         let (rows, inputs) = self.rows();
         let mut data = Int8Rows::zeros(rows, inputs);
         let scales = data.scales.chunks_exact_mut(inputs.div_ceil(GROUP));
-        let to = data.q.chunks_exact_mut(inputs).zip(scales).collect();
-        self.each_row(name, to, |row, (q, scales): (&mut [i8], &mut [f32])| {
-            quantise(row, inputs, q, scales);
+        let to = data.q.chunks_exact_mut(inputs).zip(scales).enumerate().collect();
+        self.each_row(name, to, |elements, (row, to): (usize, (&mut [i8], &mut [f32]))| {
+            keep_steps(elements, to, |inputs| self.step(self.stored_row(row), inputs));
         })?;
         Ok(data)
+    }
+
+    /// What these inputs of a row of the file's tensor are multiples of, where it says one.
+    fn step(&self, row: usize, inputs: Range<usize>) -> Option<f32> {
+        match &self.laid {
+            Laid::FewBits(integers) => integers.step(row, inputs),
+            Laid::Scaled(scales) if self.encoding == Some(Encoding::Int) => {
+                scales.step(row, inputs, self.rows().1)
+            }
+            _ => None,
+        }
     }
 
     /// Reads every row, widened exactly, checked and in half-split order, and hands it to `put`
@@ -312,11 +324,16 @@ impl Stored<'_> {
         self.picked.map_or(all, |picked| all / picked.rows.max(1) * self.rows().0) as u64
     }
 
+    /// Which row of the file's tensor is row `row`.
+    fn stored_row(&self, row: usize) -> usize {
+        let own = self.order.map_or(row, |order| order.stored(row));
+        self.picked.map_or(own, |picked| picked.stored(own))
+    }
+
     /// Row `row` in half-split order, checked.
     fn read_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) -> Result<(), NotFinite> {
         let inputs = self.rows().1;
-        let own = self.order.map_or(row, |order| order.stored(row));
-        let stored = self.picked.map_or(own, |picked| picked.stored(own));
+        let stored = self.stored_row(row);
         self.widen_row(encoding, stored, to);
         // Without a way out of the loop it is done many elements at a time.
         if !to.iter().fold(true, |all, x| all & x.is_finite()) {
@@ -533,6 +550,75 @@ mod tests {
         let picked = Some(Picked { rows: 8, of_every: 2, first: 1, count: 1 });
         let vector = Stored { picked, ..vector };
         assert_eq!(vector.f32("t").unwrap(), [1.0, 3.0, 5.0, 7.0]);
+    }
+
+    /// Integers of a file are the model's where 128 of them share a scale, in whatever order rows
+    /// are used, and the rule's where fewer do.
+    #[test]
+    fn integers_of_files_stay_as_they_are() {
+        let (rows, inputs) = (3, 200_usize);
+        let words: Vec<u8> = (0..rows * inputs / 2).map(|i| (i * 89 % 251) as u8).collect();
+        let eight: Vec<u8> = (0..rows * inputs).map(|i| (i * 37 % 256) as u8).collect();
+        let scales: Vec<u8> =
+            (0..4 * rows).flat_map(|i| (0.01 + 0.003 * i as f32).to_le_bytes()).collect();
+        let zeros = [0x35, 0x72, 0x01, 0x94, 0x08, 0x11, 0x20, 0x33, 0x54, 0x76, 0x98, 0xba];
+        let few = |group: usize, group_of| {
+            let groups = inputs.div_ceil(group);
+            let of = |bytes, of_stream| Words {
+                bytes,
+                bits: 4,
+                strides: [of_stream, 1],
+                by_halves: false,
+            };
+            Laid::FewBits(FewBits {
+                weights: of(&words, inputs / 8),
+                by_input: false,
+                zeros: Zeros::Each(of(&zeros, 1), 1),
+                scales: GroupScales {
+                    bytes: &scales,
+                    encoding: Encoding::F32,
+                    strides: [rows, 1],
+                    groups,
+                },
+                group,
+                group_of,
+            })
+        };
+        let scaled = |columns| {
+            let block = [1, columns];
+            Laid::Scaled(Scales { bytes: &scales, encoding: Encoding::F32, block, factor: 0.5 })
+        };
+        let in_order: Vec<u8> = (0..200_u32).flat_map(|i| (i / 128).to_le_bytes()).collect();
+        let by_turns: Vec<u8> = (0..200_u32).flat_map(|i| (i % 2).to_le_bytes()).collect();
+        let mirrored = Some(RowOrder::Heads(HeadRows {
+            first: 0,
+            rows: 2,
+            head_dim: 2,
+            rotary_dim: 2,
+            neighbours: true,
+            by_head: None,
+            rotated_last: false,
+        }));
+        for (laid, bytes, is_exact) in [
+            (few(128, None), &words, true),
+            (few(128, Some(&*in_order)), &words, true),
+            (few(200, None), &words, true),
+            (few(128, Some(&*by_turns)), &words, false),
+            (few(96, None), &words, false),
+            (scaled(128), &eight, true),
+            (scaled(200), &eight, true),
+            (scaled(64), &eight, false),
+        ] {
+            for order in [None, mirrored] {
+                let shape = vec![rows, inputs];
+                let tensor = Stored { laid, order, shape, ..stored(Some(Encoding::Int), bytes) };
+                let (exact, made) = (tensor.f32("t").unwrap(), tensor.int8("t").unwrap());
+                let mut read = vec![0.0; exact.len()];
+                read.chunks_mut(inputs).enumerate().for_each(|(row, to)| made.read(row, to));
+                assert_eq!(read == exact, is_exact, "{laid:?}");
+                assert_eq!(made == Int8Rows::from_f32(&exact, inputs), !is_exact, "{laid:?}");
+            }
+        }
     }
 
     /// Large enough for several threads.

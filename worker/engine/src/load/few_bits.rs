@@ -1,6 +1,8 @@
 //! Integers of a few bits, many in a row of 32-bit words, with a scale and a zero for each group of
 //! a row's inputs (GPTQ: Frantar et al. 2022; AWQ: Lin et al. 2023).
 
+use std::ops::Range;
+
 use super::encoding::Encoding;
 
 /// AWQ's order inside a word, whose first half are the even ones of eight: where each of them is.
@@ -95,6 +97,13 @@ impl FewBits<'_> {
             };
             *to = (weight as i32 - zero) as f32 * scale;
         }
+    }
+
+    /// What these inputs of row `output` are multiples of, where they are of one group.
+    pub(super) fn step(&self, output: usize, inputs: Range<usize>) -> Option<f32> {
+        let group = self.group_of(inputs.start);
+        let is_one = inputs.into_iter().all(|input| self.group_of(input) == group);
+        is_one.then(|| self.scales.at(group, output))
     }
 
     fn of_group(&self, group: usize, output: usize) -> (i32, f32) {
