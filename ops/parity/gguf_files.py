@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import torch
 
+import few_bits
 import gguf_gemma4
 import gguf_llama4
 import gguf_hybrid
@@ -349,6 +350,33 @@ def add_oss_experts(writer, key, tensor, kind):
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 
+def add_matrices(writer, name, data, kind):
+    """Adds one tensor, of NVFP4 with a factor for each matrix; returns what a reader gets."""
+    factors = np.float32(1.0)
+    if kind == gguf.GGMLQuantizationType.NVFP4:
+        made = [nvfp4(matrix) for matrix in data.reshape(-1, *data.shape[-2:])]
+        quantised = np.stack([blocks for blocks, _ in made]).reshape(*data.shape[:-1], -1)
+        factors = np.stack([factor for _, factor in made])
+        writer.add_tensor(name.replace('.weight', '.scale'), factors)
+        factors = factors.reshape(*data.shape[:-2], 1, 1)
+    else:
+        quantised = gguf.quants.quantize(np.ascontiguousarray(data), kind)
+    writer.add_tensor(name, quantised, raw_dtype=kind)
+    made = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
+    return made.astype(np.float32) * factors
+
+
+def nvfp4(matrix):
+    """Rows of blocks, which the gguf package reads and cannot make, and what multiplies them."""
+    tensors, _ = few_bits.nvfp4(torch.from_numpy(matrix), True)
+    pairs = tensors['weight'].numpy()
+    runs = np.stack([pairs & 15, pairs >> 4], -1).reshape(-1, 2, 8)
+    runs = (runs[:, 0] | runs[:, 1] << 4).reshape(-1, 32)
+    scales = tensors['weight_scale'].view(torch.uint8).numpy().reshape(-1, 4)
+    blocks = np.concatenate([scales, runs], 1).reshape(len(matrix), -1)
+    return blocks, tensors['weight_scale_2'].numpy()
+
+
 def add_experts(writer, key, tensor, kind):
     """All experts of a layer, gate and up in tensors of their own; returns what a reader gets."""
     layer, which = key.split('.')[2], key.rpartition('.')[2]
@@ -361,9 +389,7 @@ def add_experts(writer, key, tensor, kind):
         kind = gguf.GGMLQuantizationType.F32
     made = []
     for name, part in parts:
-        quantised = gguf.quants.quantize(np.ascontiguousarray(part), kind)
-        writer.add_tensor(f'blk.{layer}.ffn_{name}_exps.weight', quantised, raw_dtype=kind)
-        made.append(gguf.quants.dequantize(quantised, kind).reshape(part.shape))
+        made.append(add_matrices(writer, f'blk.{layer}.ffn_{name}_exps.weight', part, kind))
     return torch.from_numpy(np.concatenate(made, axis=1).astype(np.float32))
 
 
@@ -396,10 +422,8 @@ def add_tensor(writer, key, tensor, kind, config):
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
     if data.shape[-1] % block_elements:
         kind = gguf.GGMLQuantizationType.F32
-    quantised = gguf.quants.quantize(data, kind)
     suffix = 'weight' if suffix == 'sinks' else suffix
-    writer.add_tensor(f'{name}.{suffix}', quantised, raw_dtype=kind)
-    data = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
+    data = add_matrices(writer, f'{name}.{suffix}', data, kind)
     if heads:
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
     if parts[-1] == 'query_key_value':

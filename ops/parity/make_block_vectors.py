@@ -15,7 +15,7 @@ SCALES = {
     'Q2_K': [80, 82], 'Q3_K': [108], 'Q4_K': [0, 2], 'Q5_K': [0, 2], 'Q6_K': [208],
     'IQ4_NL': [0], 'IQ4_XS': [0],
     'IQ1_S': [0], 'IQ1_M': [], 'IQ2_XXS': [0], 'IQ2_XS': [0], 'IQ2_S': [0], 'IQ3_XXS': [0],
-    'IQ3_S': [0], 'TQ1_0': [52], 'TQ2_0': [64],
+    'IQ3_S': [0], 'TQ1_0': [52], 'TQ2_0': [64], 'NVFP4': [],
 }
 
 
@@ -28,6 +28,8 @@ def vector(name, rng):
         blocks[:, at:at + 2] = scales.view(np.uint8).reshape(BLOCKS, 2)
     if name == 'IQ1_M':  # whose scale is spread: the highest bits of an f16 in the last half byte
         blocks[:, 55] = blocks[:, 55] & 0x0f | 0x30
+    if name == 'NVFP4':  # whose scales have no sign, and are numbers
+        blocks[:, :4] = blocks[:, :4] % 0x7f
     elements = gguf.quants.dequantize(blocks, kind)
     return {'bytes': blocks.flatten().tolist(), 'elements': elements.flatten().tolist()}
 

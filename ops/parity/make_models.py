@@ -177,6 +177,9 @@ MODELS.update({
         num_experts=6, shared_expert_intermediate_size=40, qkv_bias=False, norm_topk_prob=True,
         use_sliding_window=True, sliding_window=11, max_window_layers=2, **MOE)),
     'qwen3-moe': ('Qwen3MoeConfig', dict(num_experts=8, head_dim=32, norm_topk_prob=True, **MOE)),
+    'qwen3-moe-64': ('Qwen3MoeConfig', dict(
+        hidden_size=64, num_experts=3, head_dim=32, moe_intermediate_size=64,
+        num_experts_per_tok=2, norm_topk_prob=True)),
     'qwen3-moe-some': ('Qwen3MoeConfig', dict(num_experts=8, head_dim=16, num_hidden_layers=4,
                                               attention_bias=True, decoder_sparse_step=2,
                                               mlp_only_layers=[3], use_sliding_window=True,
@@ -447,9 +450,9 @@ INSIDE = {
 GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
-GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', 'glm4-moe-norm',
-               'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
-               'llama-linear', 'mistral', 'mistral-window', 'ministral3',
+GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe', 'glm4-moe',
+               'glm4-moe-norm', 'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases',
+               'llama31', 'llama-linear', 'mistral', 'mistral-window', 'ministral3',
                'qwen2', 'qwen2-yarn', 'qwen3', 'phi3', 'phi3-window', 'phi3-longrope',
                'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
@@ -463,6 +466,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
                'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
                'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
+# Those of few models.
+FP4_TYPES = {'gpt-oss': ['MXFP4'], 'qwen3-moe-64': ['NVFP4']}
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -814,6 +819,7 @@ def shrink():
         if 'head_dim' in changes:
             changes['head_dim'] = 16
         changes.update({key: value for key, value in FEW_EXPERTS.items() if key in changes})
+    MODELS['qwen3-moe-64'][1]['moe_intermediate_size'] = 64
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
     MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
@@ -879,6 +885,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'mixtral', torch.bfloat16)
     gguf_case(cases, 'qwen2-moe', 'Q8_0')
     gguf_case(cases, 'qwen3-moe', 'Q4_0')
+    gguf_case(cases, 'qwen3-moe-64', 'NVFP4')
     narrow_case(cases, 'granite-moe', torch.bfloat16)
     narrow_case(cases, 'glm4-moe', torch.float16)
     narrow_case(cases, 'ministral', torch.bfloat16)
@@ -959,7 +966,7 @@ def all_cases(cases, names):
         if name == 'glm4':
             glm4_that_sees(cases)
         if name in GGUF_MODELS:
-            for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
+            for kind in GGUF_TYPES + FP4_TYPES.get(name, []):
                 gguf_case(cases, name, kind)
                 if name.startswith('deepseek') or name == 'qwen3-next':
                     gguf_case(cases, name, kind, whole=True)

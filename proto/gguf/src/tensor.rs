@@ -55,6 +55,8 @@ pub const TENSOR_TYPES: &[TensorType] = &[
     ty(34, "TQ1_0", 256, 54),
     ty(35, "TQ2_0", 256, 66),
     ty(39, "MXFP4", 32, 17),
+    ty(40, "NVFP4", 64, 36),
+    ty(41, "Q1_0", 128, 18),
 ];
 
 impl TensorType {

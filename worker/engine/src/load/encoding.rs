@@ -32,6 +32,8 @@ pub(crate) enum Encoding {
     Tq1_0,
     Tq2_0,
     Mxfp4,
+    Nvfp4,
+    Q1_0,
     /// Two in a byte, the first in its lower half.
     F4E2M1,
     F8E4M3,
@@ -44,7 +46,7 @@ pub(crate) enum Encoding {
 pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in folders F8_E4M3, I8 and pairs of F4 beside \
      scales, and integers in words of GPTQ, AWQ and compressed-tensors; in GGUF Q8_0, Q4_0, Q4_1, \
      Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, \
-     IQ3_S, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0 and MXFP4 too";
+     IQ3_S, IQ4_NL, IQ4_XS, Q1_0, TQ1_0, TQ2_0, MXFP4 and NVFP4 too";
 
 impl Encoding {
     /// Few bits, with scales that several elements share.
@@ -89,6 +91,8 @@ impl Encoding {
             Self::Tq1_0 => widen(bytes, to, blocks::tq1_0),
             Self::Tq2_0 => widen(bytes, to, blocks::tq2_0),
             Self::Mxfp4 => widen(bytes, to, blocks::mxfp4),
+            Self::Nvfp4 => widen(bytes, to, blocks::nvfp4),
+            Self::Q1_0 => widen(bytes, to, blocks::q1_0),
             Self::F4E2M1 => widen(bytes, to, blocks::e2m1),
             Self::F8E4M3 => widen(bytes, to, blocks::e4m3),
             Self::F8E8M0 => widen(bytes, to, blocks::e8m0),

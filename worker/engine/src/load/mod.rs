@@ -20,6 +20,7 @@ mod hf;
 mod names;
 mod row_order;
 mod side_by_side;
+mod stored;
 
 use std::path::Path;
 use std::sync::Arc;

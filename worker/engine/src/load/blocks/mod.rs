@@ -4,12 +4,12 @@
 //! to its elements. Scales are multiplied in ggml's order, so the products round as they do there.
 
 mod float8;
+mod fp4;
 mod grids;
 mod iq1;
 mod iq2;
 mod iq3;
 mod iq4;
-mod mxfp4;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -24,11 +24,11 @@ mod ternary;
 use half::f16;
 
 pub(crate) use float8::{e4m3, e8m0};
+pub(crate) use fp4::{e2m1, mxfp4, nvfp4};
 pub(crate) use iq1::{iq1_m, iq1_s};
 pub(crate) use iq2::{iq2_s, iq2_xs, iq2_xxs};
 pub(crate) use iq3::{iq3_s, iq3_xxs};
 pub(crate) use iq4::{iq4_nl, iq4_xs};
-pub(crate) use mxfp4::{e2m1, mxfp4};
 pub(crate) use q2_k::q2_k;
 pub(crate) use q3_k::q3_k;
 pub(crate) use q4_0::q4_0;
@@ -38,7 +38,7 @@ pub(crate) use q5::{q5_0, q5_1};
 pub(crate) use q5_k::q5_k;
 pub(crate) use q6_k::q6_k;
 pub(crate) use q8_0::q8_0;
-pub(crate) use ternary::{tq1_0, tq2_0};
+pub(crate) use ternary::{q1_0, tq1_0, tq2_0};
 
 /// Blocks, one after the other: `bytes` is whole ones, `elements` has room for as many.
 pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
@@ -117,5 +117,6 @@ mod tests {
         check("IQ3_S", iq3_s);
         check("TQ1_0", tq1_0);
         check("TQ2_0", tq2_0);
+        check("NVFP4", nvfp4);
     }
 }

@@ -1,4 +1,4 @@
-//! TQ1_0 and TQ2_0: 256 elements of -1, 0 and 1 in 54 and 66 bytes.
+//! TQ1_0 and TQ2_0: 256 elements of -1, 0 and 1 in 54 and 66 bytes. Q1_0: 128 of -1 and 1 in 18.
 
 use super::{scale, two_bits};
 
@@ -26,4 +26,27 @@ pub(crate) fn tq1_0(bytes: &[u8; 54]) -> [f32; 256] {
 pub(crate) fn tq2_0(bytes: &[u8; 66]) -> [f32; 256] {
     let d = scale(bytes, 64);
     std::array::from_fn(|i| d * (f32::from(two_bits(bytes, i)) - 1.0))
+}
+
+/// f16 scale d, then 16 bytes of 1 bit, lowest first;  x = d (2 q - 1).
+pub(crate) fn q1_0(bytes: &[u8; 18]) -> [f32; 128] {
+    let d = scale(bytes, 0);
+    std::array::from_fn(|i| if bytes[2 + i / 8] >> (i % 8) & 1 == 1 { d } else { -d })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of which the gguf package knows the size alone.
+    #[test]
+    fn bits_are_signs() {
+        let mut block = [0; 18];
+        block[..2].copy_from_slice(&[0x00, 0xc0]); // -2
+        (block[2], block[17]) = (0b0000_0101, 0b1000_0000);
+        let made = q1_0(&block);
+        assert_eq!(made[..4], [-2.0, 2.0, -2.0, 2.0]);
+        assert_eq!(made[126..], [2.0, -2.0]);
+        assert_eq!(made.iter().filter(|&&x| x == -2.0).count(), 3);
+    }
 }

@@ -4,6 +4,7 @@ mod activations;
 mod architecture;
 mod config;
 mod experts;
+mod factors;
 mod gemma4;
 mod latent;
 mod layers;
@@ -33,6 +34,7 @@ pub(crate) fn load(
     let config = config::Config { path: parts[0].path, gguf: &parts[0].gguf };
     let architecture = config.architecture()?;
     let mut checkpoint = tensors::checkpoint(&parts)?;
+    factors::join(&mut checkpoint, architecture)?;
     config.number_layers(architecture, &mut checkpoint)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
     let names = match architecture {

@@ -81,6 +81,8 @@ fn encoding(name: &str) -> Option<Encoding> {
         "TQ1_0" => Some(Encoding::Tq1_0),
         "TQ2_0" => Some(Encoding::Tq2_0),
         "MXFP4" => Some(Encoding::Mxfp4),
+        "NVFP4" => Some(Encoding::Nvfp4),
+        "Q1_0" => Some(Encoding::Q1_0),
         _ => None,
     }
 }

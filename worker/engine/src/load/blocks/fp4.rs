@@ -1,7 +1,8 @@
-//! MXFP4 of the OCP Microscaling Formats 1.0: 32 elements of E2M1 that share a scale of E8M0. In
-//! GGUF they are 17 bytes; OpenAI's folders have scales in a tensor of their own.
+//! Elements of E2M1 with scales. MXFP4 of the OCP Microscaling Formats 1.0 has one of E8M0 for 32,
+//! NVFP4 of NVIDIA one of E4M3 for sixteen. In GGUF they are 17 bytes, and 36 for four such scales;
+//! folders have scales in tensors of their own.
 
-use super::{e8m0, four_bits};
+use super::{e4m3, e8m0, four_bits};
 
 /// What the sixteen patterns of E2M1 stand for.
 const VALUES: [f32; 16] =
@@ -11,6 +12,16 @@ const VALUES: [f32; 16] =
 pub(crate) fn mxfp4(bytes: &[u8; 17]) -> [f32; 32] {
     let [scale] = e8m0(&[bytes[0]]);
     std::array::from_fn(|i| scale * VALUES[usize::from(four_bits(&bytes[1..], 16, i))])
+}
+
+/// Scales of four runs, which have no sign, then 8 bytes of each as in Q4_0;  x = scale value(q).
+/// The pattern that is no number is 0, as ggml has it.
+pub(crate) fn nvfp4(bytes: &[u8; 36]) -> [f32; 64] {
+    let scales: [f32; 4] = std::array::from_fn(|run| match bytes[run] & 0x7f {
+        0x7f => 0.0,
+        scale => e4m3(&[scale])[0],
+    });
+    std::array::from_fn(|i| scales[i / 16] * VALUES[usize::from(four_bits(&bytes[4..], 8, i))])
 }
 
 /// Two of E2M1, low half first.
