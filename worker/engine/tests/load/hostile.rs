@@ -113,6 +113,14 @@ fn matrices_of_heads_are_as_many_as_heads() {
             assert!(error.contains(name), "{name} {dims:?}: {error}");
         }
     }
+    // Of NVFP4, and a factor beside it, which would be forgotten.
+    let name = "blk.0.attn_k_b.weight";
+    let file = described_as("deepseek2", |writer| {
+        let writer = few(writer).tensor(name, &[64, 4, 2], 40, &[0; 36 * 4 * 2]);
+        writer.tensor("blk.0.attn_k_b.scale", &[1], 0, &1_f32.to_le_bytes())
+    });
+    let error = load(&Folder::empty().with("m.gguf", file).file("m.gguf")).unwrap_err().to_string();
+    assert!(error.contains(name) && error.contains("to be turned"), "{error}");
 }
 
 proptest! {

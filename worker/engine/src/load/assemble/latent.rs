@@ -74,6 +74,10 @@ impl Sources<'_> {
         let [rows, inputs] = if turned { [columns, rows] } else { [rows, columns] };
         tensor.shape = vec![heads.saturating_mul(rows), inputs];
         if turned {
+            if tensor.laid != Laid::Rows {
+                let what = "scales of matrices that are to be turned".to_owned();
+                return Err(LoadError::tensor(tensor.path, name, what));
+            }
             tensor.laid = Laid::Turned { matrices: heads };
         }
         Ok(())

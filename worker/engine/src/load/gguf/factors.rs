@@ -54,7 +54,9 @@ fn scales_of<'a>(
         let what = format!("shape {:?}, should be 1 or {matrices} factors", factors.shape);
         return Err(refused(what));
     }
-    let block = block.map(|size| size.max(1));
+    // One is of all rows also where matrices are read as one.
+    let rows = if count == 1 { block[0].saturating_mul(matrices) } else { block[0] };
+    let block = [rows, block[1]].map(|size| size.max(1));
     Ok(Scales { bytes: factors.bytes, encoding, block, factor: 1.0 })
 }
 
@@ -101,10 +103,15 @@ mod tests {
             .tensor("b_exps.weight", &[64, 1, 3], NVFP4, &ones(3))
             .tensor("b_exps.scale", &[3], F32, &f32s(&[2.0, 3.0, 5.0]))
             .tensor("c.weight", &[64, 1], NVFP4, &ones(1))
+            .tensor("e.weight", &[64, 1, 2], NVFP4, &ones(2))
+            .tensor("e.scale", &[1], F32, &f32s(&[4.0]))
             .tensor("d.weight", &[2], F32, &f32s(&[1.0, 1.0]))
             .tensor("d.scale", &[2], F32, &f32s(&[7.0, 7.0]));
         check(file, Architecture::Qwen3Moe, |made| {
             let mut made = made.unwrap();
+            let heads = Stored { shape: vec![2, 64], ..made.tensors["e.weight"].clone() };
+            assert_eq!(heads.f32("e.weight").unwrap(), [4.0; 128]);
+            made.cut_stack("e", 2).unwrap();
             made.cut_stack("b_exps", 3).unwrap();
             let all = |name: &str, x| {
                 assert!(made.tensors[name].f32(name).unwrap().iter().all(|&y| y == x), "{name}");
@@ -113,6 +120,7 @@ mod tests {
             all("b_exps.0.weight", 2.0);
             all("b_exps.2.weight", 5.0);
             all("c.weight", 1.0);
+            all("e.1.weight", 4.0);
             all("d.weight", 1.0);
         });
     }
