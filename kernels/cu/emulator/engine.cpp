@@ -40,8 +40,8 @@ void settle(Barrier* at, BarrierState state) {
     if (state.pending == 0 && state.bytes == NO_BYTES) {
         state.phase ^= 1;
         state.pending = state.expected;
-        for (Fiber& waiting : running->fibers) {
-            if (waiting.waits_at == at) waiting.state = State::Ready;
+        for (u32 i = 0; i < running->fibers.size(); i++) {
+            if (running->fibers[i].waits_at == at) running->states[i] = State::Ready;
         }
     }
     memcpy(at, &state, sizeof(state));
@@ -124,7 +124,7 @@ void barrier_pass(Barrier* at, u32 phase) {
         fiber().waits_at = at;
         const char* what = phase == 0 ? "for phase 0 of the barrier at byte "
                                       : "for phase 1 of the barrier at byte ";
-        wait({what, nullptr, (i32)place_in_shared(at)});
+        wait(what, nullptr, (i32)place_in_shared(at));
         fiber().waits_at = nullptr;
     }
 }
@@ -143,7 +143,7 @@ void run_engine() {
         BoxCopy copy = running->loads[pick];
         running->loads.erase(running->loads.begin() + (long)pick);
         finish_load(copy);
-        wait({"for work"});
+        wait("for work");
     }
 }
 

@@ -29,6 +29,9 @@ __thread Block* running;
 namespace {
 
 constexpr u64 STACK_BYTES = 256 << 10;
+// Stacks begin at other lines of their pages, or all would share a few sets of every cache.
+constexpr u64 STACK_STEP = 13 * 64;
+constexpr u64 STACK_STEPS_MOST = 64 << 10;
 constexpr u64 GUARD_BYTES = 64 << 10;
 constexpr u64 SHARED_MOST = 256 << 10;
 constexpr u64 PARAMS_MOST = 4096;
@@ -92,6 +95,7 @@ struct Guarded {
 struct Stage {
     std::vector<std::unique_ptr<Guarded>> stacks;
     Guarded shared;
+    char* shared_page = nullptr; // the first that may be touched
     Guarded fault_stack;
     Block block;
     u64 fault_address = 0;
@@ -99,28 +103,52 @@ struct Stage {
 };
 thread_local Stage stage;
 
+// The next in the order of this sweep who is ready, or null at its end.
+Fiber* next_ready() {
+    while (running->place < running->order.size()) {
+        u32 next = running->order[running->place++];
+        if (running->states[next] == State::Ready) return &running->fibers[next];
+    }
+    return nullptr;
+}
+
+bool is_engine() { return self->index == self->threads; }
+
+void open(NamedBarrier& barrier) {
+    for (u32 waiting : barrier.waiting) running->states[waiting] = State::Ready;
+    barrier.waiting.clear();
+    barrier.arrived = 0;
+}
+
+// Leaves this fiber to the next in the sweep's order who is ready, or to the scheduler.
+void leave() {
+    void** mine = &fiber().stack_pointer;
+    void* next = scheduler;
+    if (!is_engine()) {
+        if (Fiber* ready = next_ready()) {
+            self = &ready->thread;
+            next = ready->stack_pointer;
+        }
+    }
+    aq_switch(mine, next);
+}
+
 void finish_fiber() {
     Fiber& done = fiber();
     if (done.open_group.size()) copy_close();
     finish_copies(done, 0);
     if (done.stores.size() + done.open_stores.size() > 0) fail("ends before its stores have");
-    done.state = State::Done;
+    running->states[self->index] = State::Done;
     running->live--;
     NamedBarrier& all = running->barriers[0];
-    if (all.arrived > 0 && all.arrived == running->live) {
-        for (Fiber* waiting : all.waiting) waiting->state = State::Ready;
-        all.waiting.clear();
-        all.arrived = 0;
-    }
+    if (all.arrived > 0 && all.arrived == running->live) open(all);
 }
-
-bool is_engine() { return self->index == self->threads; }
 
 void run_fiber() {
     if (is_engine()) run_engine();
     running->kernel->body(running->params);
     finish_fiber();
-    aq_switch(&fiber().stack_pointer, scheduler);
+    leave();
     __builtin_unreachable();
 }
 
@@ -132,12 +160,12 @@ void resume(Fiber& next) {
 
 void prepare(Fiber& fiber, const Guarded& stack) {
     // As if it had been switched away from at the first instruction of `run_fiber`.
-    void** top = (void**)(stack.end() - 64);
+    u64 step = fiber.thread.index * STACK_STEP % STACK_STEPS_MOST;
+    void** top = (void**)(stack.end() - 64 - step);
     *--top = nullptr;
     *--top = (void*)run_fiber;
     for (int i = 0; i < 6; i++) *--top = nullptr;
     fiber.stack_pointer = top;
-    fiber.state = State::Ready;
     fiber.waits_at = nullptr;
     fiber.groups.clear();
     fiber.open_group.clear();
@@ -170,13 +198,14 @@ std::string waiting_list() {
     u32 threads = (u32)running->fibers.size() - 1;
     for (u32 first = 0, last; first < threads; first = last) {
         const Fiber& one = running->fibers[first];
+        State state = running->states[first];
         for (last = first + 1; last < threads; last++) {
             const Fiber& other = running->fibers[last];
-            if (other.state != one.state || other.waits_for != one.waits_for) break;
+            if (running->states[last] != state || other.waits_for != one.waits_for) break;
         }
         char range[64];
         snprintf(range, sizeof(range), "; threads %u to %u ", first, last - 1);
-        list += range + (one.state == State::Done ? "have ended" : "wait " + one.waits_for.text());
+        list += range + (state == State::Done ? "have ended" : "wait " + one.waits_for.text());
     }
     return list;
 }
@@ -241,8 +270,11 @@ char* fresh_shared(u32 bytes) {
     u64 rounded = (bytes + SHARED_STEP - 1) / SHARED_STEP * SHARED_STEP;
     char* shared = all.end() - rounded;
     char* page = (char*)((u64)shared & ~(u64)4095);
-    mprotect(all.begin, (u64)(page - all.begin), PROT_NONE);
-    mprotect(page, (u64)(all.end() - page), PROT_READ | PROT_WRITE);
+    if (stage.shared_page != page) { // other threads of the host stand still for it
+        mprotect(all.begin, (u64)(page - all.begin), PROT_NONE);
+        mprotect(page, (u64)(all.end() - page), PROT_READ | PROT_WRITE);
+        stage.shared_page = page;
+    }
     if (page < all.end()) memset(page, POISON, (u64)(all.end() - page));
     return shared;
 }
@@ -269,18 +301,19 @@ std::string Waits::text() const {
     return what + std::string(name ? name : "") + (number < 0 ? "" : std::to_string(number));
 }
 
-Fiber& fiber() { return running->fibers[self->index]; }
-
 void add_kernel(Kernel* kernel) {
     kernel->next = kernels;
     kernels = kernel;
 }
 
-void wait(Waits waits_for) {
-    Fiber& mine = fiber();
-    mine.waits_for = waits_for;
-    mine.state = State::Waiting;
-    aq_switch(&mine.stack_pointer, scheduler);
+void wait(const char* what, const char* name, i32 number) {
+    // Field by field: read as a whole, a record that was just written so stalls the processor.
+    Waits& waits_for = fiber().waits_for;
+    waits_for.what = what;
+    waits_for.name = name;
+    waits_for.number = number;
+    running->states[self->index] = State::Waiting;
+    leave();
 }
 
 void fail(const char* format, ...) {
@@ -322,11 +355,11 @@ void together(const Together& what, void* mine) {
              warp.what->name);
     }
     warp.mine[lane] = mine;
-    if (++warp.arrived < LANES) return wait({"for its warp at ", what.name});
+    if (++warp.arrived < LANES) return wait("for its warp at ", what.name);
     what.run(warp.mine);
     warp.arrived = 0;
-    Fiber* first = &running->fibers[self->index - lane];
-    for (u32 i = 0; i < LANES; i++) first[i].state = State::Ready;
+    State* first = &running->states[self->index - lane];
+    for (u32 i = 0; i < LANES; i++) first[i] = State::Ready;
 }
 
 namespace {
@@ -371,12 +404,10 @@ void sync_threads(u32 id, u32 threads, bool waits) {
     }
     barrier.expected = expected;
     if (++barrier.arrived == expected) {
-        for (Fiber* waiting : barrier.waiting) waiting->state = State::Ready;
-        barrier.waiting.clear();
-        barrier.arrived = 0;
+        open(barrier);
     } else if (waits) {
-        barrier.waiting.push_back(&fiber());
-        wait({"at barrier ", nullptr, (i32)id});
+        barrier.waiting.push_back(self->index);
+        wait("at barrier ", nullptr, (i32)id);
     }
 }
 
@@ -433,19 +464,17 @@ void begin_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed
         fiber.thread = {i, threads, {at[0], at[1], at[2]}, {grid[0], grid[1], grid[2]}, shared};
         prepare(fiber, *stage.stacks[i]);
     }
-    running->fibers[threads].state = State::Waiting;
+    running->states.assign(threads, State::Ready);
+    running->states.push_back(State::Waiting);
+    running->order = order_of(threads, seed);
 }
 
-// Lets everybody who is ready go on; whether there was anybody.
-bool sweep(const std::vector<u32>& order) {
-    bool anybody = false;
-    for (u32 i : order) {
-        if (running->fibers[i].state != State::Ready) continue;
-        anybody = true;
-        resume(running->fibers[i]);
-        if (running->failed) break;
-    }
-    return anybody;
+// Lets everybody who is ready go on, one after the other; whether there was anybody.
+bool sweep() {
+    running->place = 0;
+    Fiber* first = next_ready();
+    if (first) resume(*first);
+    return first != nullptr;
 }
 
 void end_block(const char* shared) {
@@ -461,10 +490,9 @@ void end_block(const char* shared) {
 // Runs one block to its end, or to an error.
 void run_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
     begin_block(at, grid, threads, seed);
-    std::vector<u32> order = order_of(threads, seed);
     Fiber& engine = running->fibers[threads];
     while (running->live > 0) {
-        bool anybody = sweep(order);
+        bool anybody = sweep();
         if (!anybody && !running->loads.empty()) {
             resume(engine);
         } else if (!anybody) {

@@ -46,7 +46,6 @@ struct Waits {
 
 struct Fiber {
     void* stack_pointer;
-    State state;
     Thread thread;
     Waits waits_for;
     const Barrier* waits_at;
@@ -87,7 +86,7 @@ struct Warp {
 struct NamedBarrier {
     u32 expected;
     u32 arrived;
-    std::vector<Fiber*> waiting;
+    std::vector<u32> waiting;
 };
 
 // What runs now. Blocks of a launch come one after the other.
@@ -101,6 +100,10 @@ struct Block {
     u64 seed;
     // One for each thread, and one more: the copy engine.
     std::vector<Fiber> fibers;
+    std::vector<State> states;
+    // Whose turn it is in a sweep, and how far this one is.
+    std::vector<u32> order;
+    u32 place;
     std::vector<Warp> warps;
     NamedBarrier barriers[BARRIERS];
     std::vector<BoxCopy> loads;
@@ -115,10 +118,10 @@ struct Block {
 extern __thread Block* running __attribute__((tls_model("initial-exec")));
 
 // The fiber that runs.
-Fiber& fiber();
-// Lets others run until somebody has made this fiber ready again; `waits_for` is for the report
-// when nobody does.
-void wait(Waits waits_for);
+inline Fiber& fiber() { return running->fibers[self->index]; }
+// Lets others run until somebody has made this fiber ready again; what it waits for is for the
+// report when nobody does.
+void wait(const char* what, const char* name = nullptr, i32 number = -1);
 // Ends the launch; printf's format.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Refuses what is not all in the block's shared memory, or not aligned.
