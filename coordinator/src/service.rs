@@ -1,5 +1,6 @@
 //! The gRPC API: `aqueduct.v1.Aqueduct`, health and reflection.
 
+mod astray;
 mod error;
 mod events;
 mod health;
@@ -19,7 +20,7 @@ use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use aqueduct_tls::Listener;
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt, stream};
 use prost::Message as _;
@@ -136,11 +137,12 @@ fn answer(
             .add_service(reflection().build_v1()?)
             // The only version that gRPC's own Python and Go clients have long spoken.
             .add_service(reflection().build_v1alpha()?);
-        let routes = Routes::from(routes.into_axum_router().layer(to_leader));
+        let routes = routes.into_axum_router().layer(to_leader).layer(from_fn(astray::send_home));
         let served = tonic::transport::Server::builder()
+            .accept_http1(true) // to tell who does where to go
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_routes(routes)
+            .add_routes(Routes::from(routes))
             .serve_with_incoming_shutdown(listener.incoming(), shutdown)
             .await;
         watching.abort();

@@ -1,5 +1,6 @@
 //! The gRPC API over a real socket, with the shipped model's tokeniser.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use aqueduct_proto::v1::aqueduct_client::AqueductClient;
 use aqueduct_proto::v1::generate_event::Kind;
 use aqueduct_proto::v1::generate_request::Prompt;
 use aqueduct_proto::v1::tokenize_request::Input;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -26,6 +28,7 @@ use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON};
 use crate::quality::by_budget;
 
 struct Server {
+    address: SocketAddr,
     coordinator: Coordinator,
     text: Arc<TextModel>,
     channel: Channel,
@@ -59,7 +62,7 @@ async fn serve_in(config: Config, fake: &Fake, (room, keys): (Room, Option<Keys>
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let client = AqueductClient::new(channel.clone());
-    Server { coordinator, text, channel, client }
+    Server { address, coordinator, text, channel, client }
 }
 
 fn small() -> Config {
@@ -84,6 +87,27 @@ async fn all(
         kinds.extend(event.kind);
     }
     Ok(kinds)
+}
+
+/// Also who still sends, and does not look for an answer before it has.
+#[tokio::test]
+async fn who_speaks_http_is_told_where_it_is_served() {
+    let Server { address, client, .. } = serve(small(), &Fake::new("one", Habit::Obey)).await;
+    let check = async |head: &str, body_bytes: usize| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("{head} HTTP/1.1\r\nHost: x\r\nContent-Length: {body_bytes}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b'a'; body_bytes]).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        let said = "\r\n\r\n{\"error\":{\"message\":\"this port speaks gRPC: ";
+        assert!(answer.contains(said), "{answer}");
+    };
+    check("GET /v1/models", 0).await;
+    check("POST /v1/chat/completions", 8 << 20).await;
+    check("POST /aqueduct.v1.Aqueduct/Generate", 5).await;
+    assert!(all(&client, ask("a")).await.is_ok());
 }
 
 #[tokio::test]
@@ -243,7 +267,7 @@ async fn errors_have_codes() {
 async fn the_server_tells_about_itself() {
     let mut fake = Fake::new("one", Habit::Obey);
     fake.pool_tokens = 100;
-    let Server { coordinator, text, channel, mut client } = serve(small(), &fake).await;
+    let Server { coordinator, text, channel, mut client, .. } = serve(small(), &fake).await;
     let said = "It was the best of times";
     let input = Some(Input::Text(said.into()));
     let reply = client.tokenize(v1::TokenizeRequest { input }).await.unwrap().into_inner();
