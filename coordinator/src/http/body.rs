@@ -101,7 +101,7 @@ pub(super) async fn pass_over(body: Body, options: &ApiOptions) {
 }
 
 /// The same of a request, but not where the client waits to be told to send.
-pub(super) async fn pass_over_request(request: Request, options: &ApiOptions) {
+pub(crate) async fn pass_over_request(request: Request, options: &ApiOptions) {
     if !request.headers().contains_key(header::EXPECT) {
         pass_over(request.into_body(), options).await;
     }

@@ -28,6 +28,7 @@ mod stream;
 mod tokens;
 mod tools;
 
+pub(crate) use body::pass_over_request;
 pub use error::ApiError;
 pub use origins::Origins;
 pub use params::{MemoryFields, Params};
