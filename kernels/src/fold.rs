@@ -75,15 +75,46 @@ impl Node {
     }
 }
 
+/// The chunks of a fold of which there are states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sight {
+    /// Chunks before this one are out of sight: their states are empty, and nobody gives them.
+    pub first: u32,
+    /// All chunks.
+    pub chunks: u32,
+}
+
+impl Sight {
+    /// Of all of so many chunks.
+    pub const fn of_all(chunks: u32) -> Self {
+        Self { first: 0, chunks }
+    }
+
+    /// Whether nothing of `node` is in sight.
+    fn is_past(self, node: Node) -> bool {
+        let behind = self.chunks.saturating_sub(1).saturating_sub(node.first);
+        node.first + (behind >> node.level << node.level) < self.first
+    }
+}
+
 /// Puts the state of `node` to those that there are, and merges what that makes whole, as [`fold`]
 /// does: in whatever order states come, what is left at the end are the same bits.
-pub fn put<S>(states: &mut BTreeMap<Node, S>, node: Node, state: S, merge: &impl Fn(S, &S) -> S) {
+pub fn put<S>(
+    states: &mut BTreeMap<Node, S>,
+    (node, state): (Node, S),
+    sight: Sight,
+    merge: &impl Fn(S, &S) -> S,
+) {
     let (mut node, mut state) = (node, state);
     while let Some(parent) = node.parent() {
         let [left, right] = parent.halves();
         let other = if node == left { right } else { left };
-        let Some(there) = states.remove(&other) else { break };
-        state = if node == left { merge(state, &there) } else { merge(there, &state) };
+        match states.remove(&other) {
+            Some(there) if node == left => state = merge(state, &there),
+            Some(there) => state = merge(there, &state),
+            None if sight.is_past(other) => {}
+            None => break,
+        }
         node = parent;
     }
     states.insert(node, state);
@@ -126,15 +157,37 @@ pub fn fold<S, E: From<Missing>>(
     merge: &impl Fn(S, &S) -> S,
     state: &mut impl FnMut(Node) -> Result<Option<S>, E>,
 ) -> Result<S, E> {
-    if let Some(state) = state(node)? {
-        return Ok(state);
+    let whole = fold_seen(node, Sight::of_all(chunks), merge, state)?;
+    whole.ok_or_else(|| Missing { chunk_idx: node.first }.into())
+}
+
+/// The same of the chunks in sight; `None` if there are none. An empty state changes nothing that
+/// it is merged with, so these are the bits of the fold over all.
+///
+/// # Errors
+/// As there.
+pub fn fold_seen<S, E: From<Missing>>(
+    node: Node,
+    sight: Sight,
+    merge: &impl Fn(S, &S) -> S,
+    state: &mut impl FnMut(Node) -> Result<Option<S>, E>,
+) -> Result<Option<S>, E> {
+    if sight.is_past(node) {
+        return Ok(None);
     }
-    if node.is_leaf(chunks) {
+    if let Some(state) = state(node)? {
+        return Ok(Some(state));
+    }
+    if node.is_leaf(sight.chunks) {
         return Err(Missing { chunk_idx: node.first }.into());
     }
     let [left, right] = node.halves();
-    let left = fold(left, chunks, merge, state)?;
-    Ok(merge(left, &fold(right, chunks, merge, state)?))
+    let left = fold_seen(left, sight, merge, state)?;
+    let right = fold_seen(right, sight, merge, state)?;
+    Ok(match (left, right) {
+        (Some(left), Some(right)) => Some(merge(left, &right)),
+        (left, right) => left.or(right),
+    })
 }
 
 /// What is folded of a node all whose leaves there are: as [`fold`].
@@ -285,9 +338,60 @@ mod tests {
             parts.sort_by_key(|(random, ..)| *random);
             let mut states = BTreeMap::new();
             for (_, node, part) in parts {
-                put(&mut states, node, part, &AttentionState::merge);
+                put(&mut states, (node, part), Sight::of_all(chunks), &AttentionState::merge);
             }
             prop_assert_eq!(states, BTreeMap::from([(Node::ROOT, whole(chunks))]));
+        }
+
+        #[test]
+        fn what_is_out_of_sight_changes_no_bit(
+            places in prop::collection::vec((0u32..4, any::<u32>()), 1..70),
+            out_of_sight in 0u32..72,
+            asked_about_all in 0u32..5,
+        ) {
+            let chunks = places.len() as u32;
+            let first = out_of_sight.min(chunks);
+            let sight = Sight { first, chunks };
+            let mut leaf = |node: Node| {
+                let empty = AttentionState::empty(1, 1, 2);
+                let state = if node.first < first { empty } else { state(node.first) };
+                Ok::<_, Missing>(node.is_leaf(chunks).then_some(state))
+            };
+            let whole = fold(Node::ROOT, chunks, &AttentionState::merge, &mut leaf).unwrap();
+            let mut parts = Vec::new();
+            for worker in 0..4 {
+                // Some give states of all that they have, some of what is in sight alone.
+                let all = worker < asked_about_all;
+                let held = |chunk: u32| {
+                    places[chunk as usize].0 == worker && (all || chunk >= first)
+                };
+                for node in cover(chunks, held) {
+                    let part = fold(node, chunks, &AttentionState::merge, &mut leaf).unwrap();
+                    parts.push((places[node.first as usize].1, node, part));
+                }
+            }
+            parts.sort_by_key(|(random, ..)| *random);
+            let mut states = BTreeMap::new();
+            for (_, node, part) in parts {
+                put(&mut states, (node, part), sight, &AttentionState::merge);
+            }
+            prop_assert!(first == chunks || states.contains_key(&Node::ROOT));
+            let mut part = |node| Ok::<_, Missing>(states.remove(&node));
+            let got = fold_seen(Node::ROOT, sight, &AttentionState::merge, &mut part).unwrap();
+            prop_assert_eq!(got.is_none(), first == chunks);
+            prop_assert_eq!(got.unwrap_or_else(|| AttentionState::empty(1, 1, 2)), whole);
+        }
+
+        #[test]
+        fn a_state_in_sight_that_nobody_gives_is_missed(chunks in 1u32..70, lost in 0u32..70) {
+            let (lost, first) = (lost % chunks, lost % chunks / 2);
+            let mut leaf = |node: Node| {
+                let is_there = node.is_leaf(chunks) && node.first != lost;
+                Ok::<_, Missing>(is_there.then(|| state(node.first)))
+            };
+            let sight = Sight { first, chunks };
+            let missed = fold_seen(Node::ROOT, sight, &AttentionState::merge, &mut leaf);
+            prop_assert_eq!(missed, Err(Missing { chunk_idx: lost }));
         }
 
         #[test]

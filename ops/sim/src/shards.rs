@@ -240,7 +240,7 @@ impl ShardPort for Door<'_> {
             let early = self.early.remove(holder);
             states.extend(early.map_or_else(|| self.ask_holder(layer, *holder), Ok)?);
         }
-        Ok(Found { states, torn, shards: None })
+        Ok(Found { states, first_seen: 0, torn, shards: None })
     }
 
     fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {

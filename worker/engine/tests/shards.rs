@@ -50,8 +50,12 @@ fn sharded(
     places: &[usize],
     all: &[u32],
 ) -> Run {
+    run(Sharded::new(model, policy, chunk as u32, places), chunk, all)
+}
+
+fn run(mut sequence: Sharded<'_>, chunk: usize, all: &[u32]) -> Run {
     let (prompt, decoded) = all.split_at(all.len() - DECODED);
-    let mut sequence = Sharded::new(model, policy, chunk as u32, places);
+    let model = sequence.model;
     let mut done: Vec<_> = prompt.chunks(chunk).map(|tokens| sequence.chunk(tokens)).collect();
     done.extend(decoded.iter().map(|&token| sequence.token(token, 0)));
     Run {
@@ -140,6 +144,9 @@ proptest! {
         let spread = sharded(&model, policy, chunk, &places[..chunks], &all);
         prop_assert_eq!(bits(&spread), bits(&alone));
         prop_assert_eq!(&spread.retained, &alone.retained);
+        let mut asking = Sharded::new(&model, policy, chunk as u32, &places[..chunks]);
+        asking.asks_all = true;
+        prop_assert_eq!(bits(&run(asking, chunk, &all)), bits(&alone), "all shards are asked");
         let travelled = moved(&model, policy, chunk, &all);
         if !policy.keeps_all() {
             prop_assert_eq!(bits(&alone), bits(&travelled));

@@ -21,3 +21,4 @@ mod states;
 mod tenure;
 mod tiny_model;
 mod wide_model;
+mod windowed_model;

@@ -7,13 +7,14 @@ use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::{Assignment, Command, Event, FailureKind};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
 use aqueduct_engine::Model;
-use aqueduct_kernels::KvDtype;
+use aqueduct_kernels::{KvDtype, Window};
 use aqueduct_worker::link::codec;
 use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, in_process};
 use crate::tiny_model::tiny;
 use crate::wide_model::wide;
+use crate::windowed_model::windowed;
 
 /// Where chunks go.
 type Place = fn(usize, usize) -> usize;
@@ -154,6 +155,42 @@ async fn scored() {
 async fn heads_of_another_shape() {
     check_of(&wide(KvDtype::Bf16), Job::new(59, MemoryPolicy::dense())).await;
     check_of(&wide(KvDtype::F32), Job::new(43, MemoryPolicy::h2o(2, 3, 3))).await;
+}
+
+/// Rows of some layers see the last few keys, a block, or nothing before themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_every_kind() {
+    let all = [Some(Window::Last(11)), Some(Window::Block(20)), None, Some(Window::Last(1))];
+    check_of(&windowed(&all, KvDtype::Bf16), Job::new(59, MemoryPolicy::dense())).await;
+    check_of(&windowed(&all, KvDtype::F32), Job::new(43, MemoryPolicy::h2o(2, 3, 3))).await;
+}
+
+/// Whoever has nothing that a block sees is not asked about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_asked_about_what_is_out_of_sight() {
+    let job = Job::new(59, MemoryPolicy::dense());
+    let (chunks, layers) = (8, 8_u32);
+    // How many of the holders of earlier chunks a chunk asks in one layer.
+    let check = async |window: Option<Window>, asked: fn(u32) -> u32| {
+        let model = windowed(&[window], KvDtype::Bf16);
+        for carry in [Carry::Queries, Carry::Keys] {
+            let mut members = cluster(&model, 4, Carrier::Grpc).await;
+            prefill(&mut members, &job, How::exact(in_turn, carry)).await;
+            let traffic = members.iter().fold((0, 0), |(asked, fetched), member| {
+                (asked + member.traffic.asked, fetched + member.traffic.fetched)
+            });
+            let all = (0..chunks).map(asked).sum::<u32>() * layers;
+            let want = if carry == Carry::Queries { (all, 0) } else { (0, all) };
+            assert_eq!(traffic, want, "{window:?} {carry:?}");
+            forget(&members, &job).await;
+        }
+    };
+    check(None, |chunk| chunk.min(3)).await;
+    check(Some(Window::Last(1000)), |chunk| chunk.min(3)).await;
+    check(Some(Window::Last(9)), |chunk| chunk.min(1)).await; // keys of the chunk before
+    check(Some(Window::Last(10)), |chunk| chunk.min(2)).await; // and one before these
+    check(Some(Window::Last(1)), |_| 0).await;
+    check(Some(Window::Block(16)), |chunk| chunk % 2).await;
 }
 
 /// A holder dies: who needs its shards says so, and the request done again gives the same.

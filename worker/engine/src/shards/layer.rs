@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aqueduct_core::work::{MergeAudit, RetainedMass};
-use aqueduct_kernels::fold::{Missing, Node, fold};
+use aqueduct_kernels::fold::{Missing, Node, Sight, fold_seen};
 use aqueduct_kernels::shard::cutoffs;
 use aqueduct_kernels::{AttentionState, Backend, Heads, Passed, Qkv, Shard};
 
@@ -68,16 +68,21 @@ impl Asked {
         let (mut state, mut audited) = (own.attend(backend, queries)?, None);
         let mut torn = Vec::new();
         if chunks > 0 {
-            let Found { mut states, torn: fetched, shards } = port.states(*idx)?;
+            let Found { mut states, first_seen, torn: fetched, shards } = port.states(*idx)?;
             torn = Whole::of_each(&fetched)?;
             for leaf in torn.iter().filter(|leaf| leaf.is_all_of(chunks)) {
                 states.extend([leaf.state(backend, queries, chunks)?]);
             }
-            let leaves = leaves_of(chunks, !step.selection.keep_all);
+            let sight = match step.selection.keep_all {
+                true => Sight { first: first_seen, chunks },
+                false => Sight::of_all(leaves_of(chunks, true)),
+            };
             // Merging cannot fail, and a device tells what went wrong to whoever reads.
             states.values().try_for_each(AttentionState::host)?;
             state.host()?;
-            state = backend.merge(folded(backend, leaves, states, *idx)?, &state);
+            if let Some(past) = folded(backend, sight, states, *idx)? {
+                state = backend.merge(past, &state);
+            }
             if let Some(past) = shards {
                 let all = past.values().chain([own]).map(Arc::as_ref);
                 let row = (*idx, idx % q.tokens); // another one in each layer
@@ -127,13 +132,14 @@ impl Weighed {
     }
 }
 
+/// The state over all of the past that is in sight.
 fn folded(
     backend: &dyn Backend,
-    leaves: u32,
+    sight: Sight,
     mut states: BTreeMap<Node, AttentionState>,
     layer: usize,
-) -> Result<AttentionState, PortError> {
+) -> Result<Option<AttentionState>, PortError> {
     let merge = |state, other: &_| backend.merge(state, other);
-    fold(Node::ROOT, leaves, &merge, &mut |node| Ok::<_, Missing>(states.remove(&node)))
+    fold_seen(Node::ROOT, sight, &merge, &mut |node| Ok::<_, Missing>(states.remove(&node)))
         .map_err(|missing| PortError::Peer { layer, what: missing.to_string() })
 }

@@ -13,7 +13,7 @@ mod states;
 mod store;
 
 pub(crate) use layer::{Asked, Merged};
-pub use place::{Branch, Place, ShardKey, Slice};
+pub use place::{Branch, ChunkEnds, Place, ShardKey, Slice};
 pub use port::{Found, ShardPort, Spent};
 pub use spine::{Past, prefill_sharded};
 pub use states::{Masses, states_over};

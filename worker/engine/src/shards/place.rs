@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aqueduct_core::{Epoch, MemoryPolicy, Refusal, RequestId};
 use aqueduct_kernels::fold::{Node, cover};
-use aqueduct_kernels::{LEAVES, Leaves};
+use aqueduct_kernels::{LEAVES, Leaves, Window};
 
 /// Which of the continuations of a prompt a shard belongs to.
 ///
@@ -59,6 +59,25 @@ pub struct Place {
     pub shards: Arc<[(u32, Epoch)]>,
     /// What is remembered.
     pub policy: MemoryPolicy,
+}
+
+/// Where the chunks of a prompt end, and those that its completions fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkEnds {
+    /// Where chunk 0 does.
+    pub first: u32,
+    /// Tokens of each behind it. One that has fewer ends before where this says, and so may those
+    /// behind it: what is out of sight is told late then, never early.
+    pub tokens: u32,
+}
+
+impl ChunkEnds {
+    /// The first chunk of which a row at `start`, or any behind it, sees keys within `window`.
+    pub fn first_seen(self, start: u32, window: Option<Window>) -> u32 {
+        let key = window.map_or(0, |window| window.first_seen(start));
+        let behind = key.checked_sub(self.first); // chunk c ends at `first` + c * `tokens`
+        behind.map_or(0, |behind| behind / self.tokens.max(1) + 1)
+    }
 }
 
 /// Some of the shards of a place.
@@ -148,6 +167,12 @@ impl Place {
         slices
     }
 
+    /// Of the shards those of chunk `first` and behind it.
+    pub fn from_chunk(&self, first: u32) -> Self {
+        let shards = self.shards.iter().filter(|(chunk, _)| *chunk >= first);
+        Self { shards: shards.copied().collect(), ..self.clone() }
+    }
+
     /// Of the shards those of `chunks`.
     fn only(&self, mut chunks: Vec<u32>) -> Self {
         chunks.sort_unstable();
@@ -205,6 +230,24 @@ mod tests {
             shards: shards.map(|chunk| (chunk, Epoch(chunk % 3))).collect(),
             policy: MemoryPolicy::dense(),
         }
+    }
+
+    #[test]
+    fn sight_begins_in_a_chunk() {
+        let check = |ends: (u32, u32), start, window, want| {
+            let ends = ChunkEnds { first: ends.0, tokens: ends.1 };
+            assert_eq!(ends.first_seen(start, window), want, "{ends:?} {start} {window:?}");
+        };
+        check((8, 8), 1000, None, 0);
+        check((8, 8), 24, Some(Window::Last(1000)), 0);
+        check((8, 8), 24, Some(Window::Last(8)), 2); // keys 17 to 24
+        check((8, 8), 24, Some(Window::Last(10)), 1); // and 15
+        check((8, 8), 24, Some(Window::Last(1)), 3);
+        check((8, 8), 24, Some(Window::Block(12)), 3);
+        check((8, 8), 23, Some(Window::Block(12)), 1);
+        check((20, 8), 28, Some(Window::Last(9)), 1);
+        check((20, 8), 28, Some(Window::Last(10)), 0);
+        check((20, 8), 36, Some(Window::Last(9)), 2);
     }
 
     #[test]

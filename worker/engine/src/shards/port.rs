@@ -16,6 +16,8 @@ use crate::error::PortError;
 pub struct Found {
     /// Each of a node of the fold.
     pub states: BTreeMap<Node, AttentionState>,
+    /// Chunks before this one no row of the block sees: there need be no state of them.
+    pub first_seen: u32,
     /// The shards themselves of leaves that no holder has [whole](super::Place::torn).
     pub torn: Shards,
     /// All shards themselves, where the merge is to be audited.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, KvDtype, MemoryPolicy, RequestId, WireDtype};
-use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Spent, Standing};
+use aqueduct_engine::shards::{Answer, Branch, ChunkEnds, Place, ShardKey, Spent, Standing};
 use aqueduct_engine::{
     Block, Found, Model, Past, PortError, Prefilled, ShardPort, ShardStore, Want, prefill_sharded,
 };
@@ -17,7 +17,7 @@ const REQUEST: RequestId = RequestId(7);
 
 /// Chunk c is at store `places[c]`, and behind the last of them at the last one's.
 pub(crate) struct Sharded<'m> {
-    model: &'m Model,
+    pub(crate) model: &'m Model,
     policy: MemoryPolicy,
     chunk_tokens: u32,
     places: Vec<usize>,
@@ -29,6 +29,8 @@ pub(crate) struct Sharded<'m> {
     /// Of the last chunk, which generated tokens fill.
     tail_tokens: u32,
     branch: Branch,
+    /// Whether shards are asked of which no row of a block sees any key.
+    pub(crate) asks_all: bool,
     /// Of the hidden states of each block.
     pub(crate) want: Want,
 }
@@ -51,6 +53,7 @@ impl<'m> Sharded<'m> {
             end: 0,
             tail_tokens: 0,
             branch: Branch::PROMPT,
+            asks_all: false,
             want: Want::All,
         }
     }
@@ -127,7 +130,7 @@ impl<'m> Sharded<'m> {
     /// Per KV head of a layer, what is kept: position, score.
     pub(crate) fn kept(&self, layer: u32) -> Vec<Vec<(u32, f32)>> {
         let mut heads = vec![Vec::new(); self.model.shape().kv_heads as usize];
-        for place in self.places_of(layer, self.end, 0) {
+        for place in self.places_of((layer, 0), self.end, 0) {
             let Ok(Answer::Ready(shards)) = place.1.shards(&place.0) else { panic!("not there") };
             for shard in shards.values() {
                 let mut first = 0;
@@ -146,10 +149,23 @@ impl<'m> Sharded<'m> {
         heads
     }
 
-    /// For each store that holds any shard, the question to it.
-    fn places_of(&self, layer: u32, start: u32, tokens: u32) -> Vec<(Place, Arc<ShardStore>)> {
+    /// The first chunk of which a row at `start` sees keys in a layer; 0 where it does not matter.
+    fn first_seen(&self, layer: u32, start: u32) -> u32 {
+        let ends = ChunkEnds { first: self.chunk_tokens, tokens: self.chunk_tokens };
+        let asks_some = self.policy.keeps_all() && !self.asks_all;
+        let window = self.model.window(layer as usize).filter(|_| asks_some);
+        ends.first_seen(start, window).min(self.chunks)
+    }
+
+    /// For each store that holds any shard from chunk `first` on, the question to it.
+    fn places_of(
+        &self,
+        (layer, first): (u32, u32),
+        start: u32,
+        tokens: u32,
+    ) -> Vec<(Place, Arc<ShardStore>)> {
         let ask = |(idx, store): (usize, &Arc<ShardStore>)| {
-            let held = (0..self.chunks).filter(|&chunk| self.holder(chunk) == idx);
+            let held = (first..self.chunks).filter(|&chunk| self.holder(chunk) == idx);
             let shards: Arc<[_]> = held.map(|chunk| (chunk, Epoch(chunk))).collect();
             let place = Place {
                 request: REQUEST,
@@ -179,12 +195,15 @@ pub(crate) struct Port<'m> {
 
 impl Port<'_> {
     fn places(&self, layer: usize) -> Vec<(Place, Arc<ShardStore>)> {
-        self.of.places_of(layer as u32, self.of.end, self.tokens)
+        let layer = layer as u32;
+        let first = self.of.first_seen(layer, self.of.end);
+        self.of.places_of((layer, first), self.of.end, self.tokens)
     }
 }
 
 impl ShardPort for Port<'_> {
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
+        self.found.first_seen = self.of.first_seen(layer as u32, self.of.end);
         for (place, store) in self.places(layer) {
             let place = place.of_last(q.tokens);
             let asked = if place.nodes().is_empty() { 0 } else { 2 };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::exchange::keys_bytes;
 use aqueduct_core::work::{Assignment, ChunkReport, Peer};
 use aqueduct_core::{Carry, ChunkKey, Directory, Epoch, MemoryPolicy, RequestId, WireDtype};
-use aqueduct_engine::shards::Branch;
+use aqueduct_engine::shards::{Branch, ChunkEnds};
 use aqueduct_engine::{Block, EngineError, Past, PortError, prefill_sharded};
 use aqueduct_kernels::Leaves;
 
@@ -31,8 +31,10 @@ struct Holders {
     policy: MemoryPolicy,
     carry: Carry,
     wire: WireDtype,
-    /// Of each chunk but the last.
+    /// Of each chunk but the last, and perhaps the first.
     chunk_tokens: u32,
+    /// Of those of the prompt; what is generated has none that ends later.
+    ends: ChunkEnds,
     deadline: Duration,
     /// By peer: chunk and epoch of each shard there.
     shards: Vec<(Peer, Vec<(u32, Epoch)>)>,
@@ -47,12 +49,18 @@ impl Holders {
             (peer.clone(), shards.map(|(chunk, shard)| (chunk, shard.1)).collect::<Vec<_>>())
         };
         let holders = directory.holders.iter().enumerate().map(of);
+        let tokens = work.chunk_tokens;
+        // All chunks between the first and this one are full.
+        let full = work.key.chunk_idx.saturating_sub(1).saturating_mul(tokens);
+        let is_behind = work.key.chunk_idx > 0;
+        let first = if is_behind { work.span.start.saturating_sub(full) } else { tokens };
         Self {
             request: work.key.request,
             policy: work.policy,
             carry: directory.carry,
             wire: directory.wire,
-            chunk_tokens: work.chunk_tokens,
+            chunk_tokens: tokens,
+            ends: ChunkEnds { first, tokens },
             deadline: Duration::from_millis(work.deadline_ms),
             shards: holders.filter(|(_, shards)| !shards.is_empty()).collect(),
         }

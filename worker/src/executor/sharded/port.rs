@@ -141,11 +141,27 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         }
     }
 
-    /// Whether the keys come here.
-    fn keys_come(&mut self, place: &Place) -> bool {
+    /// Of `place`, what some row of the block sees. Where keys are given up, who holds any of what
+    /// is left is asked always.
+    fn in_sight(&mut self, place: &Place) -> Place {
+        place.from_chunk(self.first_seen(place))
+    }
+
+    /// The first chunk of which some row of the block sees keys.
+    fn first_seen(&mut self, place: &Place) -> u32 {
+        if place.is_scored() {
+            return 0;
+        }
+        let window = self.wait.exchange().holder.model().window(place.layer as usize);
+        self.holders.ends.first_seen(place.start, window).min(place.chunks)
+    }
+
+    /// Whether those of `keys` come here, rather than the queries go out for states of `asked`.
+    fn keys_come(&mut self, (keys, asked): (&Place, &Place)) -> bool {
         let Holders { carry, wire, chunk_tokens, .. } = *self.holders;
         let holder = self.wait.exchange().holder.clone();
-        Fares::of(holder.model(), place, chunk_tokens, wire).keys_come(carry)
+        let of = |place| Fares::of(holder.model(), place, chunk_tokens, wire);
+        Fares { keys: of(keys).keys, queries: of(asked).queries }.keys_come(carry)
     }
 
     fn call(&mut self, layer: usize, peer: &Peer, ask: Ask) -> Result<u64, PortError> {
@@ -271,8 +287,9 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
 
     fn states(&mut self, layer: usize) -> Result<Found, PortError> {
         if self.holders.policy.keeps_all() {
-            let (states, torn) = (self.walked(layer)?, Shards::new());
-            return Ok(Found { states, torn, shards: self.all_audited(layer)? });
+            let (states, first_seen) = self.walked(layer)?;
+            let shards = self.all_audited(layer)?;
+            return Ok(Found { states, first_seen, shards, ..Found::default() });
         }
         let (mut states, mut torn) = (BTreeMap::new(), Shards::new());
         // This worker's own last of all asked, first of all computed.
@@ -280,7 +297,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
             states.extend(self.states_of(layer, idx)?);
             torn.extend(self.torn_of(layer, idx)?);
         }
-        Ok(Found { states, torn, shards: self.audited(layer)? })
+        Ok(Found { states, first_seen: 0, torn, shards: self.audited(layer)? })
     }
 
     fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {

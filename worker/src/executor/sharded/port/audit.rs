@@ -53,7 +53,8 @@ impl<W: Wait> ShardsPort<'_, W> {
         }
         let (mut all, holders) = (Shards::new(), self.holders);
         for (peer, shards) in &holders.shards {
-            for place in self.batches(&self.place(layer, shards)) {
+            let place = self.in_sight(&self.place(layer, shards));
+            for place in self.batches(&place) {
                 self.begin_round();
                 let mut call = None;
                 if !self.wait.exchange().is_here(peer) {

@@ -54,7 +54,8 @@ impl<W: Wait> ShardsPort<'_, W> {
                 continue;
             }
             for layer in 0..layers {
-                for place in self.batches(&self.place(layer, &shards)) {
+                let place = self.in_sight(&self.place(layer, &shards));
+                for place in self.batches(&place) {
                     self.begin_round();
                     self.bring_here((layer, branch), peer, place)?;
                 }

@@ -15,7 +15,7 @@ use aqueduct_core::work::Peer;
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::{Answer, Place, Slice, States};
 use aqueduct_kernels::AttentionState;
-use aqueduct_kernels::fold::{self, Node};
+use aqueduct_kernels::fold::{self, Node, Sight};
 
 use super::failures::{unanswered, unexpected};
 use super::{Holders, OWN_POLL, ShardsPort, Wait};
@@ -35,6 +35,8 @@ const EACH: u64 = 4;
 /// The past of one layer.
 #[derive(Default)]
 pub(super) struct Walk {
+    /// What of it rows see.
+    sight: Sight,
     /// What each holder has of it.
     stretches: Vec<Stretch>,
     /// What is here and not whole yet.
@@ -109,18 +111,28 @@ impl<W: Wait> ShardsPort<'_, W> {
     ) -> Result<(), PortError> {
         let mut stretches = Vec::with_capacity(places.len());
         for (peer, place) in places {
-            let is_here = self.wait.exchange().is_here(peer);
-            let way = match is_here {
-                true => Way::Own,
-                false if self.keys_come(place) => Way::Keys,
-                false => Way::Queries,
-            };
-            if !is_here {
-                self.count_round_one(way == Way::Keys);
+            let seen = self.in_sight(place);
+            if seen.shards.is_empty() {
+                continue;
             }
-            stretches.push((peer, place, way));
+            if self.wait.exchange().is_here(peer) {
+                stretches.push((peer, seen, Way::Own));
+                continue;
+            }
+            // What is out of sight may make fewer states whole, and costs a holder next to nothing.
+            let asked = if place.nodes().len() < seen.nodes().len() { place } else { &seen };
+            let keys_come = self.keys_come((&seen, asked));
+            self.count_round_one(keys_come);
+            stretches.push(match keys_come {
+                true => (peer, seen, Way::Keys),
+                false => (peer, asked.clone(), Way::Queries),
+            });
         }
         self.walk = self.cut(&stretches);
+        if let Some((_, place)) = places.first() {
+            let (first, chunks) = (self.first_seen(place), place.chunks);
+            self.walk.sight = Sight { first, chunks };
+        }
         self.ask_on(layer)?;
         if self.asker.own < self.asker.chunks {
             // What is kept from now on goes into one of this worker's shards.
@@ -133,11 +145,12 @@ impl<W: Wait> ShardsPort<'_, W> {
         Ok(())
     }
 
-    /// What there is of all that is before the block, merged as far as it can be.
+    /// What there is of all that is before the block, merged as far as it can be, and the first
+    /// chunk of it that is in sight.
     pub(super) fn walked(
         &mut self,
         layer: usize,
-    ) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+    ) -> Result<(BTreeMap<Node, AttentionState>, u32), PortError> {
         self.ask_on(layer)?;
         loop {
             if self.take_answers(layer)? || self.compute(layer)? {
@@ -146,7 +159,7 @@ impl<W: Wait> ShardsPort<'_, W> {
                 continue;
             }
             if self.walk.stretches.iter().all(|stretch| stretch.turn().is_none()) {
-                return Ok(std::mem::take(&mut self.walk.states));
+                return Ok((std::mem::take(&mut self.walk.states), self.walk.sight.first));
             }
             self.check(layer)?;
             // No bell is rung here for this worker's own shards.
@@ -222,13 +235,13 @@ impl<W: Wait> ShardsPort<'_, W> {
         let model = self.wait.exchange().holder.model().clone();
         let merge = |state, other: &_| model.backend().merge(state, other);
         for (node, state) in states {
-            fold::put(&mut self.walk.states, node, state, &merge);
+            fold::put(&mut self.walk.states, (node, state), self.walk.sight, &merge);
         }
     }
 
     /// The past of one layer, in slices of which every holder may have one or two on their way; in
     /// one for each, if there is room for all.
-    fn cut(&mut self, places: &[(&Peer, &Place, Way)]) -> Walk {
+    fn cut(&mut self, places: &[(&Peer, Place, Way)]) -> Walk {
         let Holders { wire, chunk_tokens, .. } = *self.holders;
         let exchange = self.wait.exchange();
         let (ahead, model) = (exchange.ahead_bytes, exchange.holder.model().clone());
@@ -247,7 +260,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         // Of a step's one row there is room for each shard's, and nobody need look how they lie.
         let each = |way: Way, place: &Place| place.shards.len() as u64 * bytes(way)(1);
         let has_room = places.iter().map(|(_, place, way)| each(*way, place)).sum::<u64>() <= ahead;
-        let whole = |(_, place, way): &(&Peer, &Place, Way)| {
+        let whole = |(_, place, way): &(&Peer, Place, Way)| {
             let nodes = place.nodes().into_iter().map(|node| node.leaf_count(place.leaves()));
             nodes.map(bytes(*way)).sum::<u64>()
         };
@@ -256,7 +269,7 @@ impl<W: Wait> ShardsPort<'_, W> {
             true => ahead,
             false => (ahead / (WINDOW as u64 * others.max(1))).max(ahead / SLICES_MAX),
         };
-        let stretch = |&(peer, place, way): &(&Peer, &Place, Way)| {
+        let stretch = |&(peer, ref place, way): &(&Peer, Place, Way)| {
             // The queries go out with every slice, which should not be most of what travels.
             let least = if way == Way::Queries { (2 * queries).min(ahead / 4) } else { 0 };
             let left = match has_room {
@@ -270,6 +283,6 @@ impl<W: Wait> ShardsPort<'_, W> {
         let slices = stretches.iter().flat_map(|stretch| &stretch.left);
         let largest = slices.map(|slice| slice.bytes).max().unwrap_or(0);
         let least = EACH * places.len() as u64 * largest.min(2 * state_bytes + shard_bytes);
-        Walk { stretches, states: BTreeMap::new(), state_bytes, bytes_max: ahead.max(least) }
+        Walk { stretches, state_bytes, bytes_max: ahead.max(least), ..Walk::default() }
     }
 }
