@@ -397,7 +397,7 @@ impl Submission {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
 
     use super::*;
 
@@ -414,6 +414,7 @@ pub(crate) mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     pub(crate) fn good() -> Submission {

@@ -100,6 +100,7 @@ macro_rules! conformance_checks {
             selection::sets_are_selected_as_they_are_alone,
             selection::a_shared_past_is_not_changed,
             selection::heads_keep_equally_many,
+            selection::a_shard_keeps_what_rows_behind_it_see,
             chains::every_policy_follows_the_definition,
             chains::edge_lengths,
             chains::scores_are_aligned_with_positions,

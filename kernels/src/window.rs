@@ -19,6 +19,13 @@ impl Window {
             Self::Block(count) => position - position % count.max(1),
         }
     }
+
+    /// Most positions before its own that a row sees, wherever it is.
+    pub fn most_before(self) -> u32 {
+        match self {
+            Self::Last(count) | Self::Block(count) => count.saturating_sub(1),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -30,6 +37,8 @@ mod tests {
         let check = |window: Window, want: [u32; 6]| {
             let seen: Vec<u32> = (0..6).map(|position| window.first_seen(position)).collect();
             assert_eq!(seen, want, "{window:?}");
+            let most = (0..1000).map(|position| position - window.first_seen(position)).max();
+            assert_eq!(most, Some(window.most_before().min(999)), "{window:?}");
         };
         check(Window::Last(1), [0, 1, 2, 3, 4, 5]);
         check(Window::Last(3), [0, 0, 0, 1, 2, 3]);

@@ -31,6 +31,7 @@ const SHOWN: &[&str] = &[
     "KeyView",
     "ModelShape",
     "WideHeads",
+    "WindowedLayers",
     "RetainedMass",
 ];
 

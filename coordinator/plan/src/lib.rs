@@ -53,4 +53,4 @@ mod turns;
 mod words;
 
 pub use plan::Plan;
-pub use words::{Busy, Command, End, Event, Failure, Job, Limits, Sharded, Shards};
+pub use words::{Busy, Command, End, Event, Failure, Job, Limits, Sharded, Shards, Windowed};

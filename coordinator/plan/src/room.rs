@@ -2,7 +2,7 @@
 
 use aqueduct_core::{Refusal, WorkerId};
 
-use crate::words::Job;
+use crate::words::{Job, Windowed};
 
 /// What is free in each worker's pool, in tokens.
 #[derive(Debug, Clone)]
@@ -14,6 +14,8 @@ pub(crate) struct Keeping {
     page_tokens: u64,
     /// Keys of each KV head that all shards together keep at most, where any are given up.
     kept_tokens: u64,
+    /// What of a chunk's keys is not kept, where none are given up for their rank.
+    windowed: Windowed,
     /// Completions that have copies of the prompt's shards, as each gives up keys of its own.
     copies: u64,
 }
@@ -22,7 +24,8 @@ pub(crate) struct Keeping {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chunks {
     count: u64,
-    /// Of their keys, each chunk in whole pages.
+    /// Of their keys, each chunk in whole pages; where layers keep fewer than others, as many as
+    /// have as many bytes.
     tokens: u64,
     /// Of what the shard of each may keep, in whole pages too.
     kept_tokens: u64,
@@ -30,16 +33,20 @@ pub(crate) struct Chunks {
 
 impl Keeping {
     pub(crate) fn of(job: &Job, page_tokens: u64) -> Self {
-        let is_pruned = job.sharded.is_some_and(|sharded| sharded.pruned);
-        let copies = if is_pruned { job.choices.into() } else { 0 };
-        Self { page_tokens, kept_tokens: job.memory_tokens, copies }
+        let sharded = job.sharded.unwrap_or_default();
+        let copies = if sharded.pruned { job.choices.into() } else { 0 };
+        let windowed = if sharded.pruned { Windowed::default() } else { sharded.windowed };
+        Self { page_tokens, kept_tokens: job.memory_tokens, windowed, copies }
     }
 
     /// One chunk of so many tokens.
     pub(crate) fn chunk(self, tokens: u64) -> Chunks {
         let in_pages = |tokens: u64| tokens.next_multiple_of(self.page_tokens);
         let kept_tokens = in_pages(tokens.min(self.kept_tokens));
-        Chunks { count: 1, tokens: in_pages(tokens), kept_tokens }
+        let Windowed { kept_tokens: seen, bytes, all_bytes } = self.windowed;
+        let unseen = in_pages(tokens) - in_pages(tokens.min(seen));
+        let spared = unseen.saturating_mul(bytes) / all_bytes.max(1);
+        Chunks { count: 1, tokens: in_pages(tokens) - spared, kept_tokens }
     }
 
     /// Tokens that `chunks` take of their worker's pool: all of their keys during the prefill,
@@ -269,7 +276,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::words::Sharded;
+    use crate::words::{Sharded, Windowed};
 
     fn room(pools: &[u64]) -> Room {
         Room::new((0..).map(WorkerId).zip(pools.iter().copied()))
@@ -277,7 +284,7 @@ mod tests {
 
     fn job(prompt_tokens: u32, chunk_tokens: u32, output_tokens: u64) -> Job {
         let grid = ChunkGrid::new(prompt_tokens, chunk_tokens).unwrap();
-        let sharded = Some(Sharded { output_tokens, pruned: false, gathers: false });
+        let sharded = Some(Sharded { output_tokens, ..Sharded::default() });
         Job {
             grid,
             choices: 1,
@@ -314,7 +321,7 @@ mod tests {
     #[test]
     fn every_completion_has_copies_of_what_is_pruned() {
         let pruned = |prompt_tokens, choices, memory_tokens| {
-            let sharded = Some(Sharded { output_tokens: 0, pruned: true, gathers: false });
+            let sharded = Some(Sharded { pruned: true, ..Sharded::default() });
             Job { choices, sharded, memory_tokens, ..job(prompt_tokens, 10, 0) }
         };
         let check = |page_tokens, asked: Job, least: u64| {
@@ -333,6 +340,25 @@ mod tests {
         let refusal = room(&[45]).refusal(&pruned(40, 1, 25), 1).to_string();
         let bound = "at most 22, what the pools of 1 worker (45 tokens) hold";
         assert_eq!(refusal, format!("prompt_tokens = 40: must be {bound}"));
+    }
+
+    #[test]
+    fn layers_with_a_window_keep_the_end_of_each_chunk() {
+        let windowed = |kept_tokens, bytes| {
+            let windowed = Windowed { kept_tokens, bytes, all_bytes: 6 };
+            let sharded = Some(Sharded { windowed, ..Sharded::default() });
+            Job { sharded, ..job(45, 10, 0) }
+        };
+        let check = |page_tokens, asked: Job, least: u64| {
+            let need = Need::of(&asked, page_tokens);
+            let fits = |pool| room(&[pool]).place(need, 0, &[]).is_some();
+            assert!(fits(least) && !fits(least - 1), "{least}: {asked:?}");
+        };
+        check(1, windowed(3, 0), 45);
+        check(1, windowed(3, 3), 4 * (5 + 2) + 3 + 1); // a half of the layers, and of 5 tokens
+        check(1, windowed(10, 5), 45);
+        check(1, windowed(1, 5), 4 * 3 + 2);
+        check(4, windowed(3, 3), 4 * (6 + 2) + 4 + 2);
     }
 
     #[test]
@@ -414,9 +440,11 @@ mod tests {
             output_tokens in 0u64..30,
             page_tokens in 1u64..5,
             (pruned, choices, memory_tokens) in (any::<bool>(), 0u32..4, 0u64..60),
+            (kept_tokens, bytes) in (0u64..20, 0u64..4),
         ) {
+            let windowed = Windowed { kept_tokens, bytes, all_bytes: 3 };
             let of_tokens = |tokens: u32| {
-                let sharded = Some(Sharded { output_tokens, pruned, gathers: false });
+                let sharded = Some(Sharded { output_tokens, pruned, gathers: false, windowed });
                 Job { choices, sharded, memory_tokens, ..job(tokens, chunk_tokens, 0) }
             };
             let asked = of_tokens(tokens);
@@ -440,7 +468,13 @@ mod tests {
             for (worker, pool) in (0..).map(WorkerId).zip(&pools) {
                 let here = asked.grid.chunks().zip(&places).filter(|(_, place)| **place == worker);
                 let here: Vec<u64> = here.map(|(span, _)| span.tokens.into()).collect();
-                let given: u64 = here.iter().map(|it| it.next_multiple_of(page_tokens)).sum();
+                // In thirds of a token: some layers keep few keys of a chunk, the others all.
+                let third = |tokens: u64| tokens.next_multiple_of(page_tokens);
+                let of_chunk = |tokens: &u64| match pruned {
+                    true => 3 * third(*tokens),
+                    false => (3 - bytes) * third(*tokens) + bytes * third(kept_tokens.min(*tokens)),
+                };
+                let given = here.iter().map(of_chunk).sum::<u64>().div_ceil(3);
                 let copies = if pruned { u64::from(choices) } else { 0 };
                 let kept = worst(&here, memory_tokens, page_tokens) * (copies + 1);
                 let is_home = places.last() == Some(&worker);

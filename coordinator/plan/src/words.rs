@@ -5,7 +5,7 @@ mod job;
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, SnapshotKey, WorkerId};
 
-pub use self::job::{Job, Sharded};
+pub use self::job::{Job, Sharded, Windowed};
 
 /// How much the plan takes on at once.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, SnapshotKey, WorkerId};
-use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards};
+use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards, Windowed};
 
 const LIMITS: Limits = Limits {
     batch_tokens: 20,
@@ -51,7 +51,9 @@ fn event(line: &str) -> Event {
         |name: &str| words.iter().position(|word| *word == name).map(|at| number(words[at + 1]));
     let sharded = |name: &str, pruned| {
         let gathers = words.contains(&"gather");
-        named(name).map(|tokens| Sharded { output_tokens: tokens.into(), pruned, gathers })
+        let windowed = Windowed::default();
+        let of = |tokens: u32| Sharded { output_tokens: tokens.into(), pruned, gathers, windowed };
+        named(name).map(of)
     };
     let failed = |kind| {
         let (worker, key) = (worker(), key(words[2], words[3], words[4]));

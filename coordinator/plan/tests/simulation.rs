@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, SnapshotKey, WorkerId};
-use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
+use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards, Windowed};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -46,7 +46,7 @@ struct Worker {
     /// Chunks that failed here; commands about them may still be under way.
     failed: BTreeSet<(RequestId, u32)>,
     decoding: BTreeMap<RequestId, BTreeSet<u32>>,
-    /// Tokens of the shards that come here as long as their request is decoded.
+    /// Thirds of tokens of the shards that come here as long as their request is decoded.
     gathered: BTreeMap<RequestId, u64>,
     /// The newest epoch seen of each request.
     seen: BTreeMap<RequestId, Epoch>,
@@ -324,9 +324,9 @@ impl Cluster {
                 worker.decoding.insert(request, (0..*choices).collect());
                 let is_elsewhere = |chunk| !worker.shards.contains_key(&(request, chunk));
                 let elsewhere = (0..grid.chunk_count()).filter(|chunk| is_elsewhere(*chunk));
-                let tokens = elsewhere.map(|chunk| u64::from(grid.chunk(chunk).unwrap().tokens));
-                let tokens = tokens.filter(|_| gathers).sum();
-                worker.gathered.insert(request, tokens);
+                let thirds = elsewhere.map(|chunk| thirds(&self.jobs[&request], chunk));
+                let thirds = thirds.filter(|_| gathers).sum();
+                worker.gathered.insert(request, thirds);
                 let held = self.held(idx);
                 assert!(held <= self.pools[idx], "{held} tokens at {idx}, of {:?}", self.pools);
             }
@@ -357,14 +357,15 @@ impl Cluster {
         let tasks = worker.tasks.iter().filter(|task| task.shards.is_some());
         let tasks = tasks.map(|task| (task.key.request, task.key.chunk_idx));
         let chunks = tasks.chain(worker.shards.keys().copied());
-        let tokens = |(request, chunk_idx): (RequestId, u32)| {
-            let Job { grid, sharded, .. } = &self.jobs[&request];
-            let output_tokens = sharded.filter(|_| grid.is_last(chunk_idx));
+        let of_chunk = |(request, chunk_idx): (RequestId, u32)| {
+            let job = &self.jobs[&request];
+            let output_tokens = job.sharded.filter(|_| job.grid.is_last(chunk_idx));
             let output_tokens = output_tokens.map_or(0, |sharded| sharded.output_tokens);
-            u64::from(grid.chunk(chunk_idx).unwrap().tokens) + output_tokens
+            thirds(job, chunk_idx) + 3 * output_tokens
         };
         let decoded = worker.gathered.iter().filter(|(id, _)| worker.decoding.contains_key(id));
-        chunks.map(tokens).chain(decoded.map(|(_, tokens)| *tokens)).sum()
+        let thirds: u64 = chunks.map(of_chunk).chain(decoded.map(|(_, thirds)| *thirds)).sum();
+        thirds.div_ceil(3)
     }
 
     /// Whether everything is there that the task needs. Where chunks prune the shards of
@@ -666,12 +667,27 @@ enum Move {
 
 const WORKERS: usize = 4;
 
+/// What a worker holds of the keys of a chunk of `job`, in thirds of tokens: some layers may keep
+/// its last ones alone.
+fn thirds(job: &Job, chunk_idx: u32) -> u64 {
+    let tokens = u64::from(job.grid.chunk(chunk_idx).unwrap().tokens);
+    let windowed = job.sharded.filter(|sharded| !sharded.pruned).map(|sharded| sharded.windowed);
+    let Windowed { kept_tokens, bytes, .. } = windowed.unwrap_or_default();
+    (3 - bytes) * tokens + bytes * kept_tokens.min(tokens)
+}
+
 fn any_shards() -> impl Strategy<Value = Option<Sharded>> {
-    let some = (0u64..15, any::<bool>(), any::<bool>());
-    let some = some.prop_map(|(output_tokens, pruned, gathers)| Sharded {
+    let windowed = (0u64..8, 0u64..4).prop_map(|(kept_tokens, bytes)| Windowed {
+        kept_tokens,
+        bytes,
+        all_bytes: 3,
+    });
+    let some = (0u64..15, any::<bool>(), any::<bool>(), windowed);
+    let some = some.prop_map(|(output_tokens, pruned, gathers, windowed)| Sharded {
         output_tokens,
         pruned,
         gathers,
+        windowed,
     });
     prop::option::of(some)
 }
@@ -837,7 +853,7 @@ fn what_was_found_stays_mended() {
     cluster.remembers = true;
     check(&mut cluster, &assigned_twice);
 
-    let sharded = |pruned| Some(Sharded { output_tokens: 0, pruned, gathers: false });
+    let sharded = |pruned| Some(Sharded { pruned, ..Sharded::default() });
     let room_freed_too_early = [
         Move::Kill(1),
         Move::Kill(3),

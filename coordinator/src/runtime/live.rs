@@ -362,8 +362,8 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype, limits};
-    use aqueduct_plan::Sharded;
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, WindowedLayers, WireDtype, limits};
+    use aqueduct_plan::{Sharded, Windowed};
 
     use super::super::status::Cluster;
     use super::*;
@@ -439,7 +439,12 @@ mod tests {
             let mut live = live(exchange, policy);
             assert_eq!(live.carry(), Some(carry), "{exchange} {policy:?}");
             let gathers = carry == Carry::Keys;
-            assert_eq!(live.job().sharded, Some(Sharded { output_tokens: 20, pruned, gathers }));
+            live.model.shape.windowed = WindowedLayers { layers: 1, tokens: 7 };
+            let all_bytes = live.model.shape.kv_bytes(1, live.model.kv);
+            let bytes = all_bytes / u64::from(live.model.shape.layers);
+            let windowed = Windowed { kept_tokens: 7, bytes, all_bytes };
+            let sharded = Sharded { output_tokens: 20, pruned, gathers, windowed };
+            assert_eq!(live.job().sharded, Some(sharded));
             let report = prefilled(&mut live);
             assert_eq!((report.memory_bytes, report.memory_tokens), (33, 15));
             assert_eq!((report.exchange, report.traffic.fetched), (used, 12));

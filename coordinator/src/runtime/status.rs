@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aqueduct_core::work::{CONVENTION, PoolUse, WorkerInfo};
-use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WireDtype, WorkerId};
+use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WindowedLayers, WireDtype, WorkerId};
 
 /// The model that the cluster serves: that of the first worker, and of whoever comes when no worker
 /// has had it for a while.
@@ -132,6 +132,21 @@ impl Cluster {
         changed
     }
 
+    /// Takes down what a worker that is up says of itself.
+    pub(crate) fn welcome(&mut self, worker: WorkerId, info: WorkerInfo) {
+        let model = self.model.get_or_insert_with(|| ModelInfo::of(&info));
+        if let Some(status) = self.workers.get_mut(worker.0 as usize) {
+            status.info = Some(info);
+        }
+        let is_up = |status: &&WorkerStatus| status.state == WorkerState::Up;
+        let infos = self.workers.iter().filter(is_up).filter_map(|status| status.info.as_ref());
+        let mut windowed = infos.map(|info| info.shape.windowed);
+        // Of an older release some may know of no windows, and keep all keys of these layers.
+        let first = windowed.next().unwrap_or_default();
+        let is_same = windowed.all(|other| other == first);
+        model.shape.windowed = if is_same { first } else { WindowedLayers::NONE };
+    }
+
     /// Whether a worker gives the same answers as those that were here first, and is reached
     /// where no other is: memory for one would be lost at the other. Of two that name one
     /// address, the one that was found there is right; it gives the other, which must go.
@@ -223,7 +238,42 @@ pub struct Stats {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::work::Peer;
+
     use super::*;
+    use crate::submit::tests::SHAPE;
+
+    #[test]
+    fn windows_are_what_all_workers_know_of() {
+        let info = |layers| WorkerInfo {
+            peer: Peer("local://w".into()),
+            fingerprint: "same".into(),
+            shape: ModelShape { windowed: WindowedLayers { layers, tokens: layers }, ..SHAPE },
+            kv: KvDtype::F32,
+            threads: 1,
+            device: String::new(),
+            pool_tokens: u64::MAX,
+            keeps_snapshots: false,
+            convention: CONVENTION,
+        };
+        let workers =
+            (0..3).map(|idx| WorkerStatus::connecting(WorkerId(idx), idx.to_string())).collect();
+        let mut cluster = Cluster { model: None, workers };
+        let mut check = |worker, state, layers, want| {
+            cluster.set(WorkerId(worker), state, None);
+            if state == WorkerState::Up {
+                cluster.welcome(WorkerId(worker), info(layers));
+            }
+            let seen = cluster.model.as_ref().map(|model| model.shape.windowed.layers);
+            assert_eq!(seen, Some(want), "{worker} {state:?} {layers}");
+        };
+        check(0, WorkerState::Up, 0, 0);
+        check(1, WorkerState::Up, 2, 0);
+        check(0, WorkerState::Down, 0, 0); // of those that come next
+        check(2, WorkerState::Up, 2, 2);
+        check(0, WorkerState::Up, 2, 2);
+        check(1, WorkerState::Up, 0, 0);
+    }
 
     #[test]
     fn what_is_counted_goes_on_in_the_next_term() {

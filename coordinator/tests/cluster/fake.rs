@@ -13,7 +13,8 @@ use aqueduct_core::work::{
     Peer, RetainedMass, WorkerInfo,
 };
 use aqueduct_core::{
-    KvDtype, MemoryPolicy, ModelShape, SnapshotKey, SnapshotsHeld, WideHeads, limits,
+    KvDtype, MemoryPolicy, ModelShape, SnapshotKey, SnapshotsHeld, WideHeads, WindowedLayers,
+    limits,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -191,6 +192,7 @@ impl Fake {
                 state_bytes: 0,
                 wide: WideHeads::NONE,
                 kv_shared_layers: 0,
+                windowed: WindowedLayers::NONE,
             },
             kv: KvDtype::F32,
             threads: 1,

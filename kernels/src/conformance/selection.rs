@@ -7,7 +7,9 @@ use crate::backend::{Backend, Choice};
 use crate::compare::identical;
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::pool::Pool;
+use crate::shard::Shard;
 use crate::tensor::KvDtype;
+use crate::window::Window;
 
 use super::chains::{CUMULATIVE, H2O};
 use super::oracle::{self, Entries};
@@ -145,6 +147,39 @@ pub fn keep_all_keeps_everything(backend: &dyn Backend) {
             identical("k", &kept.keys.k_rows(g).to_f32(), &k).unwrap();
             identical("v", &kept.keys.v_rows(g).to_f32(), &v).unwrap();
         }
+    }
+}
+
+/// Of a block's own keys those that rows behind it see, as they were; all the same shard where
+/// that is all.
+pub fn a_shard_keeps_what_rows_behind_it_see(backend: &dyn Backend) {
+    let (end, own) = (52, 20);
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        let shape = Shape { kv, ..Shape::default() };
+        let keys = shape.block(end - own as u32, own).keys;
+        let shard = Arc::new(Shard::new(keys.clone(), end));
+        let check = |window: Option<Window>, kept: usize| {
+            let seen = shard.seen_behind(backend, window).expect("fits");
+            seen.fetch().expect("fits");
+            assert_eq!((seen.end(), seen.keys()), (end, kept * keys.kv_heads()), "{window:?}");
+            assert_eq!(Arc::ptr_eq(&seen, &shard), kept == own, "{window:?}");
+            let seen = seen.of_all_heads().expect("each head keeps as many");
+            for g in 0..keys.kv_heads() {
+                let (first, width) = (own - kept, keys.k.head_dim);
+                assert_eq!(seen.head_positions(g), &keys.head_positions(g)[first..]);
+                let last = |rows: Vec<f32>| rows[first * width..].to_vec();
+                identical("k", &seen.k_rows(g).to_f32(), &last(keys.k.head_f32(g))).unwrap();
+                identical("v", &seen.v_rows(g).to_f32(), &last(keys.v.head_f32(g))).unwrap();
+            }
+        };
+        check(None, own);
+        check(Some(Window::Last(1000)), own);
+        check(Some(Window::Last(21)), own);
+        check(Some(Window::Last(20)), 19);
+        check(Some(Window::Last(2)), 1);
+        check(Some(Window::Last(1)), 0);
+        check(Some(Window::Block(40)), 12);
+        check(Some(Window::Block(26)), 0);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::backend::{Backend, BackendError};
 use crate::cells::HeadRows;
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::tensor::{KvData, KvDtype, KvHeads};
+use crate::window::Window;
 
 use super::Shard;
 
@@ -25,6 +26,37 @@ impl Shard {
     /// As there.
     pub fn fetch(&self) -> Result<(), BackendError> {
         self.parts.iter().try_for_each(MemorySet::fetch)
+    }
+
+    /// Of a block's own keys those that rows behind it see, which see no further than `window`.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn seen_behind(
+        self: &Arc<Self>,
+        backend: &dyn Backend,
+        window: Option<Window>,
+    ) -> Result<Arc<Self>, BackendError> {
+        let (Some(window), Some(keys)) = (window, self.of_all_heads()) else {
+            return Ok(self.clone());
+        };
+        let local = self.end - window.first_seen(self.end).min(self.end);
+        match local < keys.len() as u32 {
+            true => Ok(Arc::new(self.last(backend, local)?)),
+            false => Ok(self.clone()),
+        }
+    }
+
+    /// The last `local` keys of a block's own, at least that many in a row.
+    fn last(&self, backend: &dyn Backend, local: u32) -> Result<Self, BackendError> {
+        let keys = &self.parts[0].keys;
+        let (kv_heads, own) = (keys.kv_heads(), keys.len());
+        let nothing = MemorySet::empty(kv_heads, keys.k.head_dim, keys.k.dtype());
+        let before = Arc::new(MemorySet { end: self.end - own as u32, ..nothing });
+        let masses = (&Array::default(), &vec![0.0; kv_heads * own].into());
+        let selection = Selection { keep_all: false, local, ..ALL };
+        let last = backend.select(before, keys, masses, &selection)?.memory;
+        Ok(Self { parts: vec![last], end: self.end })
     }
 
     /// The parts with the keys `kept` of each KV head.

@@ -97,7 +97,7 @@ impl Coordinator {
             sharded: asked.sharded.then(|| Sharded {
                 output_tokens: u64::from(asked.choices) * u64::from(asked.max_tokens),
                 pruned: !asked.policy.keeps_all(),
-                gathers: false,
+                ..Sharded::default()
             }),
             memory_tokens: budget.into(),
             state_tokens: 0,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{ModelShape, WideHeads};
+use aqueduct_core::{ModelShape, WideHeads, WindowedLayers};
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
     Activation, Backend, Convolution, Delta, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights,
@@ -39,6 +39,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
     let embed = weights.linear(VOCAB as usize, WIDTH, 1.0);
     let mut layers: Vec<_> = (0..LAYERS).map(|_| weights.layer()).collect();

@@ -222,7 +222,7 @@ impl std::str::FromStr for WireDtype {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WideHeads;
+    use crate::{WideHeads, WindowedLayers};
 
     const SHAPE: ModelShape = ModelShape {
         vocab: 100,
@@ -237,6 +237,7 @@ mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     #[test]

@@ -34,7 +34,7 @@ pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use grammar::{Constraint, Form, Grammar, Thinking, TokenBytes};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId, is_caller_id};
 pub use json::plain_json;
-pub use model::{ModelShape, WideHeads, scaled_positions};
+pub use model::{ModelShape, WideHeads, WindowedLayers, scaled_positions};
 pub use peers::{Addresses, Tenure};
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
 pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};

@@ -30,6 +30,23 @@ pub struct ModelShape {
     /// So many layers, behind all others, attend to keys of earlier ones and remember nothing
     /// themselves (Google 2025, Gemma 3n); fewer than have keys.
     pub kv_shared_layers: u32,
+    /// Layers whose rows do not see far.
+    pub windowed: WindowedLayers,
+}
+
+/// Layers of a model whose rows see few of the tokens before them, or fewer than all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WindowedLayers {
+    /// How many of those whose heads are not [wide](WideHeads); 0, as what follows, where there are
+    /// none, or none is known of.
+    pub layers: u32,
+    /// Rows behind a chunk see at most so many of its keys in each of them: its last ones.
+    pub tokens: u32,
+}
+
+impl WindowedLayers {
+    /// None.
+    pub const NONE: Self = Self { layers: 0, tokens: 0 };
 }
 
 /// Some layers of a model have as many query heads, but other KV heads than the rest, of more
@@ -101,6 +118,12 @@ impl ModelShape {
         2 * elements * tokens * dtype.bytes() as u64
     }
 
+    /// The same of the layers whose rows do not see far.
+    pub const fn windowed_bytes(&self, tokens: u64, dtype: KvDtype) -> u64 {
+        let elements = self.windowed.layers as u64 * self.kv_heads as u64 * self.head_dim as u64;
+        2 * elements * tokens * dtype.bytes() as u64
+    }
+
     /// Checks every count against its limit and the counts against each other.
     ///
     /// # Errors
@@ -125,7 +148,11 @@ impl ModelShape {
         if !self.head_dim.is_multiple_of(2) {
             return Err(Refusal::new("head_dim", self.head_dim, "even, for rotary embedding"));
         }
-        self.wide.validate(self)
+        self.wide.validate(self)?;
+        let most = self.kv_layers() - self.wide.layers;
+        Refusal::unless_within("windowed.layers", self.windowed.layers, 0, most)?;
+        let most = if self.windowed.layers == 0 { 0 } else { u32::MAX };
+        Refusal::unless_within("windowed.tokens", self.windowed.tokens, 0, most).map(drop)
     }
 }
 
@@ -163,6 +190,7 @@ mod tests {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         assert_eq!(good.validate(), Ok(()));
         assert_eq!(good.group(), 2);
@@ -190,6 +218,12 @@ mod tests {
         check(with(WideHeads { head_dim: 192, ..wide }), "wide.head_dim");
         check(with(WideHeads { head_dim: 32, ..wide }), "wide.head_dim");
         check(with(WideHeads { kv_heads: 2, head_dim: 64, ..wide }), "wide.layers");
+        let with = |windowed| ModelShape { wide, windowed, ..good.clone() };
+        let windowed = WindowedLayers { layers: 3, tokens: 127 };
+        assert_eq!(with(windowed).validate(), Ok(()));
+        assert_eq!(with(windowed).windowed_bytes(10, KvDtype::Bf16), 2 * 3 * 2 * 64 * 10 * 2);
+        check(with(WindowedLayers { layers: 5, ..windowed }), "windowed.layers");
+        check(with(WindowedLayers { layers: 0, ..windowed }), "windowed.tokens");
         check(ModelShape { layers: u32::MAX, ..good }, "layers");
     }
 

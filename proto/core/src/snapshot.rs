@@ -160,7 +160,7 @@ impl Spacing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WideHeads;
+    use crate::{WideHeads, WindowedLayers};
 
     #[test]
     fn boundaries_worth_keeping_are_few() {
@@ -196,6 +196,7 @@ mod tests {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         let grid = ChunkGrid::new(345, 10).unwrap();
         let check = |state_bytes: u64, tokens: u32, want: &[u32]| {

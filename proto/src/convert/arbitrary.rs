@@ -3,6 +3,7 @@
 mod ask;
 mod decode;
 mod form;
+mod shape;
 
 use aqueduct_core::ask::{Answer, Ask};
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
@@ -13,10 +14,11 @@ use aqueduct_core::work::{
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
     RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering, TraceParent, WideHeads,
-    WireDtype, limits,
+    WindowedLayers, WireDtype, limits,
 };
 pub(crate) use form::{constraint, form};
 use proptest::prelude::*;
+pub(crate) use shape::shape;
 
 pub(crate) fn key() -> impl Strategy<Value = ChunkKey> {
     (any::<u64>(), 0..limits::PROMPT_TOKENS_MAX, any::<u32>()).prop_map(|(request, idx, epoch)| {
@@ -200,40 +202,6 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
-    let counts = (1..1000u32, 1..=limits::LAYERS_MAX, 1..1000u32, 1..1000u32, any::<u32>());
-    let heads = (1..16u32, 1..16u32, 1..=limits::HEAD_DIM_MAX / 2);
-    let states = (0..limits::LAYERS_MAX, 0..=limits::STATE_BYTES_MAX);
-    (counts, heads, states).prop_map(
-        |(
-            (vocab, layers, width, ffn, max_positions),
-            (kv_heads, group, half),
-            (recurrent, state_bytes),
-        )| ModelShape {
-            wide: wide(layers - recurrent % layers, kv_heads * group, 2 * half),
-            kv_shared_layers: (layers - recurrent % layers - 1) / 2,
-            vocab,
-            layers,
-            width,
-            heads: kv_heads * group,
-            kv_heads,
-            head_dim: 2 * half,
-            ffn,
-            max_positions,
-            recurrent_layers: recurrent % layers,
-            state_bytes: if recurrent % layers == 0 { 0 } else { state_bytes },
-        },
-    )
-}
-
-/// Of so many layers with keys, every third model has some with heads of twice the size.
-fn wide(layers: u32, heads: u32, head_dim: u32) -> WideHeads {
-    match layers.is_multiple_of(3) && 2 * head_dim <= limits::HEAD_DIM_MAX {
-        true => WideHeads { layers: layers / 3, kv_heads: heads, head_dim: 2 * head_dim },
-        false => WideHeads::NONE,
-    }
-}
-
 pub(crate) fn kv() -> impl Strategy<Value = KvDtype> {
     prop::sample::select(vec![KvDtype::F32, KvDtype::Bf16])
 }
@@ -269,6 +237,7 @@ pub(crate) fn example_info() -> WorkerInfo {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
     WorkerInfo {
         peer: Peer("local://w0".into()),

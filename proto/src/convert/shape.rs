@@ -1,7 +1,7 @@
 //! What a worker is: the shape of its model, its KV dtype, where it can be reached.
 
 use aqueduct_core::work::{Base, NextHop, Peer, WorkerInfo};
-use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal, WideHeads, limits};
+use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal, WideHeads, WindowedLayers, limits};
 
 use super::{Under, required};
 use crate::v1;
@@ -39,12 +39,13 @@ pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
         .and_then(KvDtype::try_from)
 }
 
-/// A shape of `$from` as one of `$to`, which has the same fields besides `wide`: the compiler says
-/// where it has not.
+/// A shape of `$from` as one of `$to`, which has the same fields besides those of layers of some
+/// kind: the compiler says where it has not.
 macro_rules! as_shape {
     ($shape:expr, $from:path => $to:path, $as:expr, { $($field:ident),+ $(,)? }) => {{
-        let $from { wide, $($field),+ } = $shape;
-        $to { wide: $as(wide), $($field),+ }
+        let $from { wide, windowed, $($field),+ } = $shape;
+        let (wide, windowed) = $as(wide, windowed);
+        $to { wide, windowed, $($field),+ }
     }};
     ($shape:expr, $from:path => $to:path, $as:expr) => {
         as_shape!($shape, $from => $to, $as, {
@@ -56,7 +57,7 @@ macro_rules! as_shape {
 
 impl From<ModelShape> for v1::ModelShape {
     fn from(shape: ModelShape) -> Self {
-        as_shape!(shape, ModelShape => v1::ModelShape, wide_on_wire)
+        as_shape!(shape, ModelShape => v1::ModelShape, kinds_on_wire)
     }
 }
 
@@ -64,22 +65,33 @@ impl TryFrom<v1::ModelShape> for ModelShape {
     type Error = Refusal;
 
     fn try_from(wire: v1::ModelShape) -> Result<Self, Refusal> {
-        let shape = as_shape!(wire, v1::ModelShape => ModelShape, wide);
+        let shape = as_shape!(wire, v1::ModelShape => ModelShape, kinds);
         shape.validate()?;
         Ok(shape)
     }
 }
 
-fn wide_on_wire(WideHeads { layers, kv_heads, head_dim }: WideHeads) -> Option<v1::WideHeads> {
-    (layers > 0).then_some(v1::WideHeads { layers, kv_heads, head_dim })
+fn kinds_on_wire(
+    WideHeads { layers, kv_heads, head_dim }: WideHeads,
+    windowed: WindowedLayers,
+) -> (Option<v1::WideHeads>, Option<v1::WindowedLayers>) {
+    let wide = (layers > 0).then_some(v1::WideHeads { layers, kv_heads, head_dim });
+    let WindowedLayers { layers, tokens } = windowed;
+    (wide, (layers > 0).then_some(v1::WindowedLayers { layers, tokens }))
 }
 
-fn wide(wire: Option<v1::WideHeads>) -> WideHeads {
-    wire.map_or(WideHeads::NONE, |v1::WideHeads { layers, kv_heads, head_dim }| WideHeads {
+fn kinds(
+    wide: Option<v1::WideHeads>,
+    windowed: Option<v1::WindowedLayers>,
+) -> (WideHeads, WindowedLayers) {
+    let wide = wide.map(|v1::WideHeads { layers, kv_heads, head_dim }| WideHeads {
         layers,
         kv_heads,
         head_dim,
-    })
+    });
+    let windowed =
+        windowed.map(|v1::WindowedLayers { layers, tokens }| WindowedLayers { layers, tokens });
+    (wide.unwrap_or(WideHeads::NONE), windowed.unwrap_or(WindowedLayers::NONE))
 }
 
 /// A peer that a link can be made to.

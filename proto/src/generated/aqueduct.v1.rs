@@ -204,6 +204,20 @@ pub struct ModelShape {
     /// themselves.
     #[prost(uint32, tag = "12")]
     pub kv_shared_layers: u32,
+    /// Layers whose rows do not see far; absent where there are none.
+    #[prost(message, optional, tag = "13")]
+    pub windowed: ::core::option::Option<WindowedLayers>,
+}
+/// Layers, of those whose heads are not wide, that have a window.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WindowedLayers {
+    /// how many
+    #[prost(uint32, tag = "1")]
+    pub layers: u32,
+    /// rows behind a chunk see so many of its keys at most: its last ones
+    #[prost(uint32, tag = "2")]
+    pub tokens: u32,
 }
 /// Heads of some layers of a model.
 #[derive(serde::Serialize)]

@@ -11,7 +11,7 @@ use aqueduct_kernels::{
     Linear, MemorySet, Op, Pool, Queries, Rows, Window,
 };
 
-use self::checks::{check_heads, check_lenders};
+use self::checks::{check_heads, check_lenders, windowed};
 use crate::error::EngineError;
 use crate::inputs::{LayerInputs, TokenInputs};
 use crate::prefill::Block;
@@ -103,7 +103,7 @@ impl Model {
     ///
     /// # Errors
     /// The first count that does not.
-    pub fn new(parts: ModelParts) -> Result<Self, Refusal> {
+    pub fn new(mut parts: ModelParts) -> Result<Self, Refusal> {
         let shape = &parts.shape;
         shape.validate()?;
         let same = |field: &str, seen: usize, want: u32| {
@@ -156,6 +156,7 @@ impl Model {
                 rope_layers.push(idx);
             }
         }
+        parts.shape.windowed = windowed(&parts);
         Ok(Self { parts, rope_layers, rope_of })
     }
 

@@ -7,7 +7,7 @@ mod stores;
 
 use std::sync::Arc;
 
-use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring, WideHeads};
+use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring, WideHeads, WindowedLayers};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
     Activation, Backend, Cpu, CpuOptions, FeedForward, Gated, IsaLevel, KvDtype, LayerSpec,
@@ -143,6 +143,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         },
         fingerprint: "golden".to_owned(),
         embed: embed.clone(),

@@ -183,7 +183,7 @@ impl Executor {
             report.memory_bytes += set.bytes() as u64;
             report.memory_tokens = report.memory_tokens.max(set.keys.len() as u32);
             let shard = ShardKey { request, branch: Branch::PROMPT, layer, chunk_idx, epoch };
-            if let Err(error) = holder.store().restore(shard, set) {
+            if let Err(error) = holder.store().restore(&self.model, shard, set) {
                 let kind = match &error {
                     ShardError::Backend(BackendError::Exhausted { .. }) => FailureKind::Exhausted,
                     _ => FailureKind::Invalid,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::{Assignment, Command, Event, FailureKind};
-use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
+use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WindowedLayers, WireDtype};
 use aqueduct_engine::Model;
 use aqueduct_kernels::{KvDtype, Window};
 use aqueduct_worker::link::codec;
@@ -191,6 +191,40 @@ async fn nobody_is_asked_about_what_is_out_of_sight() {
     check(Some(Window::Last(10)), |chunk| chunk.min(2)).await; // and one before these
     check(Some(Window::Last(1)), |_| 0).await;
     check(Some(Window::Block(16)), |chunk| chunk % 2).await;
+}
+
+/// Of a layer with a window a chunk keeps the keys that rows behind it see, in as many pages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chunk_keeps_what_rows_behind_it_see() {
+    let job = Job { chunk_tokens: 64, ..Job::new(4 * 64, MemoryPolicy::dense()) };
+    let model = windowed(&[None, Some(Window::Last(17))], KvDtype::Bf16);
+    assert_eq!(model.shape().windowed, WindowedLayers { layers: 4, tokens: 16 });
+    let how = How::exact(in_turn, Carry::Queries);
+    let want = answer_of(&model, (2, Carrier::Loopback), &job, how).await;
+    // Four chunks, half of whose layers keep 64 keys and the others 16; each of two completions
+    // has a page besides.
+    let all = 4 * (64 + 16) / 2;
+    for (pool_tokens, fits) in [(all + 2 * 16, true), (all - 1, false)] {
+        let pool_bytes = pool_tokens * model.token_bytes();
+        let options = WorkerOptions { pool_bytes, ..in_process(&model, &LoopbackHub::default()) };
+        let mut members = [Member::join(Worker::start(model.clone(), options).unwrap()).await];
+        if fits {
+            let mut seen = prefill(&mut members, &job, how).await;
+            let of_key = model.token_bytes() + 8 * 2 * (4 + 4 + 4); // scores, votes, positions
+            assert_eq!(members[0].stats().shard_bytes, all * of_key);
+            decode(&mut members[0], &job, 3, &mut seen).await;
+            let prefilled = seen.logits.iter().zip(&want.logits);
+            assert!(prefilled.into_iter().all(|(seen, want)| seen == want));
+            assert_eq!(seen.memory, want.memory);
+        } else {
+            for chunk in job.grid().chunks() {
+                members[0].assign(assignment(&job, (chunk.idx, 0), &members, how)).await;
+            }
+            let (failed, kind) = members[0].failure().await;
+            assert_eq!((failed.chunk_idx, kind), (3, FailureKind::Exhausted));
+        }
+        forget(&members, &job).await;
+    }
 }
 
 /// A holder dies: who needs its shards says so, and the request done again gives the same.

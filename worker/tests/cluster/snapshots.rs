@@ -8,13 +8,14 @@ use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
 use aqueduct_core::{Carry, Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
 use aqueduct_engine::Model;
-use aqueduct_kernels::KvDtype;
+use aqueduct_kernels::{KvDtype, Window};
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
 use crate::mixed_model::mixed;
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
 use crate::shards::{How, assignment, in_turn};
 use crate::tiny_model::tiny;
+use crate::windowed_model::windowed;
 
 const NAME: SnapshotKey = SnapshotKey([7; 32]);
 
@@ -184,9 +185,15 @@ async fn run_exact(members: &mut [Member], job: &Job, restored: &[u32]) -> Answe
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_any_chunks_come_back_with_the_same_bits() {
     for (count, carrier) in [(1, Carrier::Loopback), (2, Carrier::Grpc), (3, Carrier::Loopback)] {
-        for kv in [KvDtype::Bf16, KvDtype::F32] {
+        let windows = [Some(Window::Last(5)), Some(Window::Block(12)), Some(Window::Last(1))];
+        for model in [
+            tiny(KvDtype::Bf16),
+            tiny(KvDtype::F32),
+            windowed(&windows, KvDtype::Bf16),
+            windowed(&[None, windows[0]], KvDtype::F32),
+        ] {
             let job = Job::new(59, MemoryPolicy::dense());
-            let mut members = cluster(&tiny(kv), count, carrier).await;
+            let mut members = cluster(&model, count, carrier).await;
             let whole = run_exact(&mut members, &job, &[]).await;
             let restored: [&[u32]; 3] = [&[0, 1, 2, 3, 4, 5, 6], &[3, 6], &[0, 1, 4]];
             for (request, restored) in (2..).map(RequestId).zip(restored) {

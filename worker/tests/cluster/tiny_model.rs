@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{ModelShape, WideHeads};
+use aqueduct_core::{ModelShape, WideHeads, WindowedLayers};
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
     Activation, Backend, Convolution, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear,
@@ -59,6 +59,7 @@ pub(crate) fn parts(
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
     let activation = Activation::Silu;
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };

@@ -46,7 +46,7 @@ impl Job {
 }
 
 /// What a request needs that keeps its keys in shards until it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sharded {
     /// Tokens that the home keeps beside its chunks: those that it generates.
     pub output_tokens: u64,
@@ -55,4 +55,17 @@ pub struct Sharded {
     pub pruned: bool,
     /// Whether they come to the home before it decodes, if its pool has room for them then.
     pub gathers: bool,
+    /// What a chunk keeps less of its keys than all, where it keeps them whatever their rank.
+    pub windowed: Windowed,
+}
+
+/// The part of a token's keys that rows far behind it do not see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Windowed {
+    /// Of a chunk's keys, in layers that have a window, at most so many are kept: its last ones.
+    pub kept_tokens: u64,
+    /// Bytes of a token's keys in these layers; 0 where there are none.
+    pub bytes: u64,
+    /// Bytes of all of a token's keys, if there are any.
+    pub all_bytes: u64,
 }

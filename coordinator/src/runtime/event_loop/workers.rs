@@ -68,9 +68,8 @@ impl EventLoop {
         }
         let peer = info.peer.clone();
         self.outputs.shown.cluster.send_modify(|cluster| {
-            cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
             cluster.set(worker, WorkerState::Up, None);
-            cluster.workers[worker.0 as usize].info = Some(info);
+            cluster.welcome(worker, info);
         });
         self.orders.insert(worker, orders);
         self.unserved_since = None;

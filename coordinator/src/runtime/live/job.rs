@@ -1,8 +1,9 @@
 //! A request as the plan hears of it.
 
 use aqueduct_core::Carry;
-use aqueduct_plan::{Job, Sharded};
+use aqueduct_plan::{Job, Sharded, Windowed};
 
+use super::super::ModelInfo;
 use super::Live;
 use crate::submit::Submission;
 
@@ -37,12 +38,19 @@ impl Live {
         self.model.shape.state_bytes.div_ceil(token_bytes.max(1))
     }
 
+    fn windowed(&self) -> Windowed {
+        let ModelInfo { shape, kv, .. } = &self.model;
+        let (kept_tokens, bytes) = (shape.windowed.tokens.into(), shape.windowed_bytes(1, *kv));
+        Windowed { kept_tokens, bytes, all_bytes: shape.kv_bytes(1, *kv) }
+    }
+
     fn sharded(&self, carry: Carry) -> Sharded {
         let Submission { choices, max_tokens, .. } = self.submission;
         Sharded {
             output_tokens: u64::from(choices) * u64::from(max_tokens),
             pruned: !self.policy.keeps_all(),
             gathers: carry == Carry::Keys,
+            windowed: self.windowed(),
         }
     }
 }

@@ -57,8 +57,15 @@ impl Shown for ClusterView {
                 0 => String::new(),
                 some => format!(", the last {some} with keys of earlier ones"),
             };
+            let near = shape.windowed.map_or(String::new(), |windowed| {
+                format!(
+                    ", {} with a window of up to {}",
+                    windowed.layers,
+                    windowed.tokens.saturating_add(1)
+                )
+            });
             let (layers, width) = (shape.layers, shape.width);
-            let layers = format!("{layers} layers of {width}{states}{shared}, {heads}");
+            let layers = format!("{layers} layers of {width}{states}{shared}{near}, {heads}");
             shown.extend([
                 ("Version", self.version.clone()),
                 ("Fingerprint", self.fingerprint.clone()),

@@ -22,7 +22,8 @@ from .errors import (
 from .events import (
     Accepted, Answer, ChoiceDone, Completion, Description, Escalated, GenerateEvent, KvDtype,
     ModelShape, Progress, PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary,
-    Token, Tokenized, TokenLogprob, Traffic, WideHeads, WorkerProgress, WorkerStatus,
+    Token, Tokenized, TokenLogprob, Traffic, WideHeads, WindowedLayers, WorkerProgress,
+    WorkerStatus,
 )
 from .generation import Generation
 from .options import (
@@ -39,5 +40,5 @@ __all__ = [
     'Progress', 'Prompt', 'PromptLogprob', 'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry',
     'ServerFailureError', 'SessionLostError', 'StopReason', 'Summary', 'TakenOverError',
     'TlsFiles', 'Token', 'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WideHeads',
-    'WireDtype', 'WorkerProgress', 'WorkerStatus',
+    'WindowedLayers', 'WireDtype', 'WorkerProgress', 'WorkerStatus',
 ]

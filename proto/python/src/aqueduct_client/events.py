@@ -220,6 +220,15 @@ class WideHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowedLayers:
+    """Layers of a model whose rows do not see far."""
+
+    layers: int
+    # Rows behind a chunk see so many of its keys at most: its last ones.
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Shape of a decoder; counts of elements."""
 
@@ -237,6 +246,8 @@ class ModelShape:
     wide: WideHeads | None = None
     # So many layers, behind all others, attend to keys of earlier ones and remember nothing.
     kv_shared_layers: int = 0
+    # Of those whose heads are not wide.
+    windowed: WindowedLayers | None = None
 
 
 @dataclass(frozen=True, slots=True)

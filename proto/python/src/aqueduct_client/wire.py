@@ -10,7 +10,7 @@ from .errors import unreadable
 from .events import (
     Accepted, ChoiceDone, Description, Escalated, GenerateEvent, KvDtype, ModelShape, Progress,
     PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary, Token, TokenLogprob,
-    Traffic, WideHeads, WorkerProgress, WorkerStatus,
+    Traffic, WideHeads, WindowedLayers, WorkerProgress, WorkerStatus,
 )
 from .fields import (
     bounded, elements, is_visible, number_of, of_kind, put, put_all, refused, token_id,
@@ -284,9 +284,12 @@ def worker_status(part: api.WorkerStatus) -> WorkerStatus:
 def _shape(part: common.ModelShape) -> ModelShape:
     wide = part.wide
     heads = WideHeads(wide.layers, wide.kv_heads, wide.head_dim) if part.HasField('wide') else None
+    near = part.windowed
+    windowed = WindowedLayers(near.layers, near.tokens) if part.HasField('windowed') else None
     return ModelShape(part.vocab, part.layers, part.width, part.heads, part.kv_heads,
                       part.head_dim, part.ffn, part.max_positions,
-                      part.recurrent_layers, part.state_bytes, heads, part.kv_shared_layers)
+                      part.recurrent_layers, part.state_bytes, heads, part.kv_shared_layers,
+                      windowed)
 
 
 def description(reply: api.DescribeReply) -> Description:

@@ -133,7 +133,7 @@ impl Folded {
 mod tests {
     use std::collections::BTreeMap;
 
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
 
     use super::*;
     use crate::load::checkpoint::Stored;
@@ -207,6 +207,7 @@ mod tests {
             state_bytes: 100,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         Folded::of_letters("M---*").unwrap().add_still(&mut shape);
         assert_eq!((shape.recurrent_layers, shape.state_bytes), (3, 108));

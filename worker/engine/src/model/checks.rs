@@ -1,6 +1,6 @@
 //! Counts of a model's layers that have to fit together.
 
-use aqueduct_core::Refusal;
+use aqueduct_core::{ModelShape, Refusal, WindowedLayers};
 use aqueduct_kernels::{LayerSpec, LayerWeights};
 
 use super::ModelParts;
@@ -22,6 +22,22 @@ pub(super) fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
         }
     }
     Refusal::unless_within("wide.layers", wide, shape.wide.layers, shape.wide.layers).map(drop)
+}
+
+/// What a shape says of windows.
+pub(super) fn windowed(parts: &ModelParts) -> WindowedLayers {
+    let ModelShape { kv_heads, head_dim, .. } = parts.shape;
+    let is_counted = |layer: &LayerWeights| {
+        let LayerSpec { kv_heads: heads, head_dim: elements, .. } = layer.spec;
+        let has_keys = layer.recurrent.is_none() && layer.keys_of.is_none();
+        has_keys && (heads, elements) == (kv_heads as usize, head_dim as usize)
+    };
+    let layers = parts.layers.iter().zip(&parts.windows).filter(|(layer, _)| is_counted(layer));
+    let windows = layers.filter_map(|(_, window)| *window);
+    windows.fold(WindowedLayers::NONE, |all, window| WindowedLayers {
+        layers: all.layers + 1,
+        tokens: all.tokens.max(window.most_before()),
+    })
 }
 
 /// Layers without keys of their own are the last ones, as many as the shape says, and each attends

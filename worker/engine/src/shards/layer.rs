@@ -50,7 +50,7 @@ impl Asked {
         port.ask(idx, &q)?;
         let own = Arc::new(Shard::new(keys, step.end()));
         if step.selection.keep_all {
-            port.keep(idx, own.clone())?; // complete already: who waits for it waits no longer
+            keep(step, idx, &own, port)?; // complete already: who waits for it waits no longer
         }
         Ok(Self { idx, q, own })
     }
@@ -130,6 +130,19 @@ impl Weighed {
         port.keep(idx, Arc::new(own))?;
         Ok(RetainedMass { kept, total })
     }
+}
+
+/// Keeps the own keys of a block where none are given up for their rank: of a layer with a window
+/// those that rows behind the block see, as nobody will ask for the others. A token that is
+/// generated is kept as it is, for more follow in the same shard.
+pub(super) fn keep(
+    step: &Step<'_>,
+    idx: usize,
+    own: &Arc<Shard>,
+    port: &mut dyn ShardPort,
+) -> Result<(), EngineError> {
+    let window = step.model.window(idx).filter(|_| step.end() - step.start > 1);
+    Ok(port.keep(idx, own.seen_behind(step.model.backend(), window)?)?)
 }
 
 /// The state over all of the past that is in sight.

@@ -6,7 +6,7 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::RetainedMass;
 use aqueduct_kernels::Shard;
 
-use super::layer::Asked;
+use super::layer::{Asked, keep};
 use super::port::ShardPort;
 use crate::error::EngineError;
 use crate::model::Model;
@@ -48,7 +48,7 @@ pub fn prefill_sharded(
         let outputs = step.outputs(idx, want);
         let qkv = step.project(layer, &x, angles.of(idx), outputs)?;
         if qkv.q.tokens == 0 {
-            port.keep(idx, Arc::new(Shard::new(qkv.keys, step.end())))?;
+            keep(&step, idx, &Arc::new(Shard::new(qkv.keys, step.end())), port)?;
             x = x.of_last(0)?;
             continue; // nobody asks, and nobody waits
         }

@@ -351,7 +351,8 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
         let request = self.holders.request;
         let key = ShardKey { request, branch, layer: layer as u32, chunk_idx, epoch };
         self.report.memory_bytes += own.bytes() as u64;
-        self.report.memory_tokens = self.asker.tokens;
+        let kept = (own.keys() / own.kv_heads().max(1)) as u32;
+        self.report.memory_tokens = self.report.memory_tokens.max(kept);
         let holder = self.wait.exchange().holder.clone();
         let kept = match chunk_idx < chunks {
             true => holder.store().append(holder.model(), key, own),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use aqueduct_core::{MemoryPolicy, ModelShape, WideHeads};
+use aqueduct_core::{MemoryPolicy, ModelShape, WideHeads, WindowedLayers};
 use aqueduct_engine::{
     Block, LocalPort, Model, ModelParts, Rope, Sequence, Want, prefill as send_through,
 };
@@ -105,6 +105,7 @@ fn counts(shape: &Shape) -> ModelShape {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     }
 }
 

@@ -139,7 +139,7 @@ class RetainedMass(_message.Message):
     def __init__(self, kept: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ModelShape(_message.Message):
-    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions", "recurrent_layers", "state_bytes", "wide", "kv_shared_layers")
+    __slots__ = ("vocab", "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "max_positions", "recurrent_layers", "state_bytes", "wide", "kv_shared_layers", "windowed")
     VOCAB_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class ModelShape(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     WIDE_FIELD_NUMBER: _ClassVar[int]
     KV_SHARED_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    WINDOWED_FIELD_NUMBER: _ClassVar[int]
     vocab: int
     layers: int
     width: int
@@ -164,7 +165,16 @@ class ModelShape(_message.Message):
     state_bytes: int
     wide: WideHeads
     kv_shared_layers: int
-    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ..., recurrent_layers: _Optional[int] = ..., state_bytes: _Optional[int] = ..., wide: _Optional[_Union[WideHeads, _Mapping]] = ..., kv_shared_layers: _Optional[int] = ...) -> None: ...
+    windowed: WindowedLayers
+    def __init__(self, vocab: _Optional[int] = ..., layers: _Optional[int] = ..., width: _Optional[int] = ..., heads: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., ffn: _Optional[int] = ..., max_positions: _Optional[int] = ..., recurrent_layers: _Optional[int] = ..., state_bytes: _Optional[int] = ..., wide: _Optional[_Union[WideHeads, _Mapping]] = ..., kv_shared_layers: _Optional[int] = ..., windowed: _Optional[_Union[WindowedLayers, _Mapping]] = ...) -> None: ...
+
+class WindowedLayers(_message.Message):
+    __slots__ = ("layers", "tokens")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    layers: int
+    tokens: int
+    def __init__(self, layers: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class WideHeads(_message.Message):
     __slots__ = ("layers", "kv_heads", "head_dim")

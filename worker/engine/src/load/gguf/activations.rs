@@ -57,7 +57,7 @@ impl Config<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
     use aqueduct_kernels::Xielu;
@@ -85,6 +85,7 @@ mod tests {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         config.activations(&Keys { gguf: &gguf, architecture }, &shape)
     }

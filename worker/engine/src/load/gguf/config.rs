@@ -1,6 +1,6 @@
 //! A decoder's description in GGUF metadata.
 
-use aqueduct_core::{ModelShape, Refusal, WideHeads};
+use aqueduct_core::{ModelShape, Refusal, WideHeads, WindowedLayers};
 use aqueduct_gguf::{Field, Gguf, GgufError};
 
 use super::architecture::ARCHITECTURES;
@@ -288,6 +288,7 @@ impl Config<'_, '_> {
                 state_bytes: 0,
                 wide: WideHeads::NONE,
                 kv_shared_layers: 0,
+                windowed: WindowedLayers::NONE,
             })
         };
         let positions = keys.get("context_length", Field::u32);

@@ -189,7 +189,7 @@ fn shared_rows(checkpoint: &Checkpoint<'_>) -> Option<u32> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -208,6 +208,7 @@ mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     #[test]

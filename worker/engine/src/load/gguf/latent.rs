@@ -116,7 +116,7 @@ pub(super) fn minicpm_scales(shape: &ModelShape) -> Scales {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -135,6 +135,7 @@ mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     /// What `read` makes of a file.

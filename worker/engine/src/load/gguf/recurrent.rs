@@ -211,7 +211,7 @@ impl Config<'_, '_> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -230,6 +230,7 @@ mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     /// What `read` makes of a file of five blocks, of which one belongs to no layer.

@@ -211,7 +211,7 @@ fn per_frequency(
 mod tests {
     use std::collections::BTreeMap;
 
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -230,6 +230,7 @@ mod tests {
         state_bytes: 0,
         wide: WideHeads::NONE,
         kv_shared_layers: 0,
+        windowed: WindowedLayers::NONE,
     };
 
     #[test]

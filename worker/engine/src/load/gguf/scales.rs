@@ -95,7 +95,7 @@ impl Config<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::WideHeads;
+    use aqueduct_core::{WideHeads, WindowedLayers};
     use aqueduct_gguf::Gguf;
     use aqueduct_gguf::write::Writer;
 
@@ -116,6 +116,7 @@ mod tests {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         let check = |file: Writer, [embed, residual, logits]: [f32; 3]| {
             let bytes = file.finish();

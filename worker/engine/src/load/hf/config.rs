@@ -18,7 +18,7 @@ mod scales;
 
 use std::path::Path;
 
-use aqueduct_core::{ModelShape, Refusal, WideHeads};
+use aqueduct_core::{ModelShape, Refusal, WideHeads, WindowedLayers};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -353,6 +353,7 @@ impl Config {
             state_bytes: 0,
             wide: WideHeads::NONE,
             kv_shared_layers: 0,
+            windowed: WindowedLayers::NONE,
         };
         shape.validate()?;
         if family == Family::Gemma4 {

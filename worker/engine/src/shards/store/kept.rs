@@ -6,6 +6,7 @@ use aqueduct_core::RequestId;
 use aqueduct_kernels::{MemorySet, Shard};
 
 use super::{ShardError, ShardStore};
+use crate::model::Model;
 use crate::shards::place::{Branch, ShardKey};
 
 impl ShardStore {
@@ -18,16 +19,14 @@ impl ShardStore {
         shards.map(|(_, shard)| shard.clone()).collect()
     }
 
-    /// Keeps a copy of the keys of `set`, all that a chunk has in one layer, as the shard of `key`.
+    /// Keeps a copy of the keys of `set`, those that a chunk has in one layer, as the shard of
+    /// `key`: as many as are kept of a chunk that is computed, even if there are more.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn restore(&self, key: ShardKey, set: &MemorySet) -> Result<(), ShardError> {
-        let set = match &self.pool {
-            Some(pool) => set.put_in(pool)?,
-            None => set.clone(),
-        };
-        let end = set.end;
-        self.insert(key, Arc::new(Shard::of_parts(vec![set], end)))
+    pub fn restore(&self, model: &Model, key: ShardKey, set: &MemorySet) -> Result<(), ShardError> {
+        let shard = Arc::new(Shard::of_parts(vec![set.clone()], set.end));
+        let window = model.window(key.layer as usize);
+        self.put(key, shard.seen_behind(model.backend(), window)?)
     }
 }
