@@ -12,7 +12,8 @@ pub(crate) struct Room(Vec<(WorkerId, u64)>);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
     page_tokens: u64,
-    /// Keys of each KV head that all shards together keep at most, where any are given up.
+    /// Keys of each KV head that all shards together keep at most, where any are given up for their
+    /// rank; otherwise 0.
     kept_tokens: u64,
     /// What of a chunk's keys is not kept, where none are given up for their rank.
     windowed: Windowed,
@@ -34,9 +35,11 @@ pub(crate) struct Chunks {
 impl Keeping {
     pub(crate) fn of(job: &Job, page_tokens: u64) -> Self {
         let sharded = job.sharded.unwrap_or_default();
-        let copies = if sharded.pruned { job.choices.into() } else { 0 };
-        let windowed = if sharded.pruned { Windowed::default() } else { sharded.windowed };
-        Self { page_tokens, kept_tokens: job.memory_tokens, windowed, copies }
+        let (kept_tokens, copies, windowed) = match sharded.pruned {
+            true => (job.memory_tokens, job.choices.into(), Windowed::default()),
+            false => (0, 0, sharded.windowed),
+        };
+        Self { page_tokens, kept_tokens, windowed, copies }
     }
 
     /// One chunk of so many tokens.
@@ -347,7 +350,7 @@ mod tests {
         let windowed = |kept_tokens, bytes| {
             let windowed = Windowed { kept_tokens, bytes, all_bytes: 6 };
             let sharded = Some(Sharded { windowed, ..Sharded::default() });
-            Job { sharded, ..job(45, 10, 0) }
+            Job { sharded, memory_tokens: 45, ..job(45, 10, 0) }
         };
         let check = |page_tokens, asked: Job, least: u64| {
             let need = Need::of(&asked, page_tokens);
@@ -475,8 +478,8 @@ mod tests {
                     false => (3 - bytes) * third(*tokens) + bytes * third(kept_tokens.min(*tokens)),
                 };
                 let given = here.iter().map(of_chunk).sum::<u64>().div_ceil(3);
-                let copies = if pruned { u64::from(choices) } else { 0 };
-                let kept = worst(&here, memory_tokens, page_tokens) * (copies + 1);
+                let copies = if pruned { u64::from(choices) + 1 } else { 0 };
+                let kept = worst(&here, memory_tokens, page_tokens) * copies;
                 let is_home = places.last() == Some(&worker);
                 let output_tokens = if is_home { output(&asked, page_tokens) } else { 0 };
                 prop_assert!(given.max(kept) + output_tokens <= *pool);
