@@ -4,7 +4,7 @@ mod binary;
 
 use std::path::Path;
 
-use binary::{Running, aqueduct, model, run, stderr};
+use binary::{Running, aqueduct, changed_model, model, run, stderr};
 
 /// Runs `eval logits` with one thing wrong and checks what it says.
 fn refused(model: &Path, tokens: &str, more: &[&str], code: i32, said: &[&str]) {
@@ -84,30 +84,20 @@ fn wrong_options() {
     check(&["generate", "--json-schema", "nowhere.json", "x"], "json_schema = nowhere.json");
 }
 
-/// A copy of the shipped model that `change` may spoil.
-fn spoiled(change: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(model().join(file), folder.path().join(file)).unwrap();
-    }
-    change(folder.path());
-    folder
-}
-
 #[test]
 fn wrong_models() {
     let nowhere = Path::new("/nowhere/model");
     refused(nowhere, "1", &[], 2, &["/nowhere/model"]);
     refused(nowhere, "1", &["--link", "grpc", "--workers", "2"], 2, &["/nowhere/model"]);
 
-    let truncated = spoiled(|folder| {
+    let truncated = changed_model(|folder| {
         let path = folder.join("model.safetensors");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     });
     refused(truncated.path(), "1", &[], 2, &["model.safetensors"]);
 
-    let unknown = spoiled(|folder| {
+    let unknown = changed_model(|folder| {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).unwrap();
         let text = text.replace("Qwen3ForCausalLM", "MambaForCausalLM");
@@ -115,7 +105,7 @@ fn wrong_models() {
     });
     refused(unknown.path(), "1", &[], 2, &["config.json", "amba", "not supported"]);
 
-    let narrow = spoiled(|folder| {
+    let narrow = changed_model(|folder| {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("\"hidden_size\": 256", "\"hidden_size\": 255"))
@@ -140,7 +130,8 @@ fn a_place_that_cannot_be_written_is_refused_first() {
 
 #[test]
 fn a_broken_tokenizer_is_wrong_input() {
-    let broken = spoiled(|folder| std::fs::write(folder.join("tokenizer.json"), "{").unwrap());
+    let broken =
+        changed_model(|folder| std::fs::write(folder.join("tokenizer.json"), "{").unwrap());
     let output = aqueduct().args(["generate", "hi", "--model"]).arg(broken.path()).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));

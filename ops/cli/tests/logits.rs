@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use aqueduct_kernels::IsaLevel;
-use binary::{aqueduct, model, rows, stderr};
+use binary::{aqueduct, changed_model, model, rows, stderr};
+use serde_json::Value;
 
 /// C, small so that many chunks are few tokens.
 const CHUNK: usize = 16;
@@ -17,6 +18,9 @@ const LENGTHS: [usize; 6] = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 7 * 
 /// How a prompt is read.
 #[derive(Debug, Clone, Copy)]
 struct Eval<'a> {
+    /// Another model than the shipped one.
+    model: Option<&'a Path>,
+    chunk: usize,
     policy: &'a str,
     workers: usize,
     link: &'a str,
@@ -25,11 +29,14 @@ struct Eval<'a> {
     isa: Option<IsaLevel>,
     exchange: &'a str,
     pool_tokens: usize,
+    pool_bytes: usize,
 }
 
 impl<'a> Eval<'a> {
     fn new(policy: &'a str, workers: usize, link: &'a str) -> Self {
         Self {
+            model: None,
+            chunk: CHUNK,
             policy,
             workers,
             link,
@@ -38,6 +45,7 @@ impl<'a> Eval<'a> {
             isa: None,
             exchange: "auto",
             pool_tokens: 1 << 20,
+            pool_bytes: 1 << 30,
         }
     }
 
@@ -54,15 +62,16 @@ impl<'a> Eval<'a> {
         let prompt = folder.join(format!("{tokens}.txt"));
         let ids = (0..tokens).map(|idx| ((idx * 2654435761) % 4096).to_string());
         std::fs::write(&prompt, ids.collect::<Vec<_>>().join("\n")).unwrap();
-        let model = model();
+        let model = self.model.map_or_else(model, Path::to_owned);
         let [model, prompt] = [&model, &prompt].map(|path| path.to_str().unwrap());
-        let numbers = [self.workers, CHUNK, self.threads, self.pool_tokens];
-        let [workers, chunk, threads, pool_tokens] = numbers.map(|n| n.to_string());
+        let numbers = [self.workers, self.chunk, self.threads, self.pool_tokens, self.pool_bytes];
+        let [workers, chunk, threads, pool_tokens, pool_bytes] = numbers.map(|n| n.to_string());
         let mut args = vec!["eval", "logits", "--model", model, "--tokens-file", prompt];
         args.extend(["--policy", self.policy, "--sinks", "2", "--local", "4", "--heavy", "6"]);
         args.extend(["--chunk", &chunk, "--workers", &workers, "--link", self.link]);
         args.extend(["--threads", &threads, "--kv", self.kv]);
         args.extend(["--exchange", self.exchange, "--pool-tokens", &pool_tokens]);
+        args.extend(["--pool-bytes", &pool_bytes]);
         args.extend(["--out", out.to_str().unwrap(), "--json"]);
         with_isa(self.isa).args(args).output().unwrap()
     }
@@ -125,6 +134,32 @@ fn bf16_is_the_same_for_any_number_of_threads_and_workers() {
         ] {
             assert!(other.logits(folder.path(), 2 * CHUNK + 3) == want, "{other:?}");
         }
+    }
+}
+
+/// Where rows do not see far, chunks keep few of their keys, and pools hold more of them: here 64
+/// tokens take as much room as 24, as five layers of six keep a page of four.
+#[test]
+fn dense_prompts_of_a_model_with_windows_take_less_room() {
+    let windowed = changed_model(|folder| {
+        let path = folder.join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        (config["sliding_window"], config["use_sliding_window"]) = (9.into(), true.into());
+        let layers = config["layer_types"].as_array_mut().unwrap();
+        layers[1..].fill("sliding_attention".into());
+        std::fs::write(&path, config.to_string()).unwrap();
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let (tokens, token_bytes) = (14 * 64, 6 * 2 * 2 * 64 * 4);
+    let one = Eval { chunk: 64, ..Eval::new("dense", 1, "loopback") };
+    let want = Eval { model: Some(windowed.path()), ..one }.logits(folder.path(), tokens);
+    for (link, exchange) in [("grpc", "auto"), ("loopback", "stay"), ("loopback", "move")] {
+        let (workers, pool_bytes) = (4, 4 * 24 * token_bytes);
+        let four = Eval { workers, pool_bytes, exchange, link, ..one };
+        let got = Eval { model: Some(windowed.path()), ..four }.logits(folder.path(), tokens);
+        assert!(got == want, "{exchange} over {link}");
+        let refused = stderr(&four.run(folder.path(), tokens, &folder.path().join("none")));
+        assert!(refused.contains("prompt_tokens = 896: must be at most 288"), "{refused}");
     }
 }
 

@@ -21,6 +21,16 @@ pub(crate) fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model")
 }
 
+/// A copy of the shipped model that `change` makes another.
+pub(crate) fn changed_model(change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(model().join(file), folder.path().join(file)).unwrap();
+    }
+    change(folder.path());
+    folder
+}
+
 /// Runs with `args` to the end.
 pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     aqueduct().args(args).output().unwrap()
