@@ -7,7 +7,7 @@ use aqueduct_core::{ModelShape, WideHeads, WindowedLayers};
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
     Activation, Backend, Convolution, Delta, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights,
-    Linear, Matrix, MatrixData, Recurrent, Reference, Rule,
+    Linear, Matrix, MatrixData, Recurrent, Reference, Rule, Window,
 };
 
 use crate::dice::Dice;
@@ -21,8 +21,8 @@ const HEADS: usize = 2;
 const HEAD_DIM: usize = 8;
 const FFN: usize = 24;
 
-/// 2 layers, 2 query heads on one KV head, keys and values in bf16; if it is a hybrid, the first
-/// layer has a state and no keys.
+/// 2 layers, 2 query heads on one KV head, keys and values in bf16. The first layer has a window
+/// or, if it is a hybrid, a state and no keys.
 pub(crate) fn model(hybrid: bool) -> Arc<Model> {
     let backend: Arc<dyn Backend> = Arc::new(Reference);
     let mut weights = Weights { backend: backend.clone(), dice: Dice::new(1) };
@@ -54,7 +54,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         fingerprint: if hybrid { "hybrid" } else { "simulated" }.into(),
         embed: embed.clone(),
         layers,
-        windows: vec![None; LAYERS as usize],
+        windows: vec![(!hybrid).then_some(Window::Last(6)), None],
         final_norm: vec![1.0; WIDTH].into(),
         head: embed,
         embed_scale: 1.0,

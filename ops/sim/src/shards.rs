@@ -9,7 +9,7 @@ use std::sync::Arc;
 use aqueduct_core::work::{Assignment, RetainedMass};
 use aqueduct_core::{Directory, Epoch, MemoryPolicy, RequestId, TokenId};
 use aqueduct_engine::shards::{
-    Answer, Branch, Place, ShardError, ShardKey, Shards, Spent, Standing, States,
+    Answer, Branch, ChunkEnds, Place, ShardError, ShardKey, Shards, Spent, Standing, States,
 };
 use aqueduct_engine::{
     EngineError, Found, Model, Past, PortError, Remembered, ShardPort, ShardStore, Turn, decode,
@@ -163,8 +163,18 @@ impl<'a> Door<'a> {
     fn place(&self, layer: usize, shards: &[(u32, Epoch)]) -> Place {
         let Asker { branch, epoch, start, tokens, chunks, .. } = self.asker;
         let (request, policy) = (self.holders.request, self.holders.policy);
+        let first = self.first_seen(layer);
         let (layer, shards) = (layer as u32, shards.into());
-        Place { request, branch, layer, epoch, start, tokens, chunks, shards, policy }
+        let all = Place { request, branch, layer, epoch, start, tokens, chunks, shards, policy };
+        all.from_chunk(first)
+    }
+
+    /// The first chunk of which the block sees keys.
+    fn first_seen(&self, layer: usize) -> u32 {
+        let Holders { policy, chunk_tokens: tokens, .. } = *self.holders;
+        let ends = ChunkEnds { first: tokens, tokens };
+        let window = self.model.window(layer).filter(|_| policy.keeps_all());
+        ends.first_seen(self.asker.start, window).min(self.asker.chunks)
     }
 
     fn store(&self, layer: usize, holder: usize) -> Result<Arc<ShardStore>, PortError> {
@@ -240,7 +250,7 @@ impl ShardPort for Door<'_> {
             let early = self.early.remove(holder);
             states.extend(early.map_or_else(|| self.ask_holder(layer, *holder), Ok)?);
         }
-        Ok(Found { states, first_seen: 0, torn, shards: None })
+        Ok(Found { states, first_seen: self.first_seen(layer), torn, shards: None })
     }
 
     fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {

@@ -310,6 +310,29 @@ async fn states_come_back_from_disk_with_the_same_bits() {
     assert!(rest.memory == whole.memory[3..]);
 }
 
+/// Layers of a chunk need not keep as many keys, or any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_in_sight_come_back_from_disk_with_the_same_bits() {
+    let windows = [None, Some(Window::Last(5)), Some(Window::Block(16)), Some(Window::Last(1))];
+    let model = windowed(&windows, KvDtype::Bf16);
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job::new(59, MemoryPolicy::dense());
+    let mut members = [keeper_of(model.clone(), folder.path()).await];
+    let whole = run_exact(&mut members, &job, &[]).await;
+    let is_whole = |file: &fs::DirEntry| file.path().extension().is_some_and(|it| it == "snapshot");
+    let on_disk =
+        || fs::read_dir(folder.path()).unwrap().filter(|it| is_whole(it.as_ref().unwrap()));
+    while on_disk().count() < 8 {
+        tokio::task::yield_now().await;
+    }
+    drop(members);
+    let mut members = [keeper_of(model, folder.path()).await];
+    assert_eq!(news_of(&mut members[0]).await.kept.len(), 8);
+    let again = Job { request: RequestId(2), ..job };
+    let restored = run_exact(&mut members, &again, &[0, 1, 2, 3, 4, 5, 6]).await;
+    assert!(restored.tokens == whole.tokens && restored.memory == whole.memory);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_cannot_be_read_now_is_there_when_it_can() {
     let (folder, file, _) = kept_on_disk().await;

@@ -160,7 +160,9 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
     fn keys_come(&mut self, (keys, asked): (&Place, &Place)) -> bool {
         let Holders { carry, wire, chunk_tokens, .. } = *self.holders;
         let holder = self.wait.exchange().holder.clone();
-        let of = |place| Fares::of(holder.model(), place, chunk_tokens, wire);
+        let window = holder.model().window(keys.layer as usize).filter(|_| !keys.is_scored());
+        let most = window.map_or(chunk_tokens, |window| chunk_tokens.min(window.most_before()));
+        let of = |place| Fares::of(holder.model(), place, most, wire);
         Fares { keys: of(keys).keys, queries: of(asked).queries }.keys_come(carry)
     }
 
