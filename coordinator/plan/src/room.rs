@@ -46,10 +46,8 @@ impl Keeping {
     pub(crate) fn chunk(self, tokens: u64) -> Chunks {
         let in_pages = |tokens: u64| tokens.next_multiple_of(self.page_tokens);
         let kept_tokens = in_pages(tokens.min(self.kept_tokens));
-        let Windowed { kept_tokens: seen, bytes, all_bytes } = self.windowed;
-        let unseen = in_pages(tokens) - in_pages(tokens.min(seen));
-        let spared = unseen.saturating_mul(bytes) / all_bytes.max(1);
-        Chunks { count: 1, tokens: in_pages(tokens) - spared, kept_tokens }
+        let tokens = self.windowed.taken(tokens, self.page_tokens);
+        Chunks { count: 1, tokens, kept_tokens }
     }
 
     /// Tokens that `chunks` take of their worker's pool: all of their keys during the prefill,

@@ -394,7 +394,12 @@ mod tests {
         assert!(live.job().sharded.is_some());
         live.model.shape = ModelShape { recurrent_layers: 1, state_bytes: 8, ..SHAPE };
         let job = live.job();
-        assert_eq!((job.sharded, job.memory_tokens, job.keeps_all), (None, 40 + 10, true));
+        assert_eq!((job.sharded, job.memory_tokens, job.keeps_all), (None, 64, true)); // in pages
+        let all = live.model.shape.clone();
+        let windowed = WindowedLayers { layers: all.kv_layers(), tokens: 20 };
+        live.model.shape.windowed = windowed;
+        assert_eq!(live.job().memory_tokens, 32, "none sees more than 20 of 50");
+        live.model.shape = all;
         let token_bytes = live.model.shape.kv_bytes(1, KvDtype::F32);
         for (state_bytes, tokens) in [(0, 0), (1, 1), (token_bytes, 1), (3 * token_bytes + 1, 4)] {
             live.model.shape.state_bytes = state_bytes;

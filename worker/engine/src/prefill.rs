@@ -158,6 +158,17 @@ impl<'a> Step<'a> {
         Selection { window: self.model.window(idx), ..self.selection }
     }
 
+    /// What layer `idx` keeps of so many keys, remembered and own: where none are given up for
+    /// their rank, those go that no row to come sees.
+    pub(crate) fn kept_of(&self, idx: usize, keys: usize) -> Selection {
+        let selection = self.selection_in(idx);
+        let local = self.end() - selection.first_seen(self.end()).min(self.end());
+        match selection.keep_all && (local as usize) < keys {
+            true => Selection { keep_all: false, sinks: 0, local, heavy: 0, ..selection },
+            false => selection,
+        }
+    }
+
     /// Position after the block's last token.
     pub(crate) fn end(&self) -> u32 {
         self.start + self.tokens as u32
@@ -233,9 +244,13 @@ impl<'a> Step<'a> {
     }
 
     fn select(&self, seen: Seen) -> Result<Selected, EngineError> {
-        let Seen { layer, past, own, past_mass, own_mass } = seen;
-        let masses = (&past_mass, &own_mass);
-        Ok(self.model.backend().select(past, &own, masses, &self.selection_in(layer))?)
+        let Seen { layer, past, own, mut past_mass, mut own_mass } = seen;
+        let selection = self.kept_of(layer, past.keys.len() + own.len());
+        if selection.keep_all != self.selection.keep_all {
+            // Nobody counted.
+            (past_mass, own_mass) = (nothing_spent(&past.keys), nothing_spent(&own));
+        }
+        Ok(self.model.backend().select(past, &own, (&past_mass, &own_mass), &selection)?)
     }
 
     /// The rest of layer `idx`, of the last tokens, whose rows of attention these are.
@@ -342,6 +357,11 @@ impl Spine<'_, '_> {
         port.give(idx, memory)?;
         Ok(output)
     }
+}
+
+/// Of keys that are not kept for what is spent on them.
+pub(crate) fn nothing_spent(keys: &Keys) -> Array<f32> {
+    vec![0.0; keys.positions.len()].into()
 }
 
 /// `[kept, total]` of a layer.

@@ -76,6 +76,37 @@ fn what_nobody_wants_changes_no_bit_of_the_rest() {
     }
 }
 
+/// Where none are given up for their rank, keys go that no row to come sees, in steps too; rows see
+/// what they see where nothing goes, in a prompt of one chunk.
+#[test]
+fn what_no_row_to_come_sees_goes() {
+    for model in models().into_iter().filter(|model| model.kv() == KvDtype::F32) {
+        let policy = MemoryPolicy::dense();
+        let all = tokens(&model, 1);
+        let whole = Block { tokens: &all, start: 0, leaves: Leaves::of_chunks(PROMPT as u32) };
+        let mut alone = LocalPort::empty(&model);
+        let want = prefill(&model, whole, &policy, &mut alone, Want::Last).unwrap().hidden;
+        let (chunks, steps) = all.split_at(PROMPT - 5);
+        let mut port = LocalPort::empty(&model);
+        let mut last = None;
+        for tokens in chunks.chunks(CHUNK).chain(steps.chunks(1)) {
+            let block = Block { tokens, start: port.end(), leaves: LEAVES };
+            last = Some(prefill(&model, block, &policy, &mut port, Want::Last).unwrap().hidden);
+            let end = port.end();
+            for (idx, set) in port.layers().iter().enumerate() {
+                let first = model.window(idx).map_or(0, |window| window.first_seen(end));
+                let kept: Vec<u32> = (first..end).collect();
+                assert_eq!(set.keys.head_positions(0), kept, "layer {idx} at {end}");
+            }
+        }
+        let (last, want) = (last.unwrap(), want.data());
+        let size = want.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let apart = last.data().iter().zip(want).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0f32, f32::max) / size;
+        assert!(apart <= 1e-4, "{apart}");
+    }
+}
+
 /// The prompt of `seed`, prefilled in pages of a pool where there is one.
 fn begun(model: &Model, policy: &MemoryPolicy, seed: u32) -> LocalPort {
     let pool = model.pool(64 << 20).unwrap().filter(|_| seed % 2 == 1);

@@ -13,7 +13,8 @@ pub struct Job {
     pub choices: u32,
     /// Present: keys stay in shards, with the workers that computed them.
     pub sharded: Option<Sharded>,
-    /// Most tokens whose keys are in one memory set, where these are handed from chunk to chunk.
+    /// Most tokens whose keys are in one memory set, where these are handed from chunk to chunk; as
+    /// many as have as many bytes, where layers keep fewer than others.
     pub memory_tokens: u64,
     /// Tokens whose keys are as many bytes as the states in one memory set, which lie beside the
     /// pool; 0 where the model has none.
@@ -62,10 +63,19 @@ pub struct Sharded {
 /// The part of a token's keys that rows far behind it do not see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Windowed {
-    /// Of a chunk's keys, in layers that have a window, at most so many are kept: its last ones.
+    /// In layers that have a window, so many keys are kept at most: the last ones.
     pub kept_tokens: u64,
     /// Bytes of a token's keys in these layers; 0 where there are none.
     pub bytes: u64,
     /// Bytes of all of a token's keys, if there are any.
     pub all_bytes: u64,
+}
+
+impl Windowed {
+    /// How many tokens have as many bytes of keys as are kept of `tokens`, in whole pages.
+    pub fn taken(self, tokens: u64, page_tokens: u64) -> u64 {
+        let in_pages = |tokens: u64| tokens.next_multiple_of(page_tokens);
+        let unseen = in_pages(tokens) - in_pages(tokens.min(self.kept_tokens));
+        in_pages(tokens) - unseen.saturating_mul(self.bytes) / self.all_bytes.max(1)
+    }
 }

@@ -1,6 +1,6 @@
 //! A request as the plan hears of it.
 
-use aqueduct_core::Carry;
+use aqueduct_core::{Carry, limits};
 use aqueduct_plan::{Job, Sharded, Windowed};
 
 use super::super::ModelInfo;
@@ -29,7 +29,11 @@ impl Live {
     /// Most tokens whose keys one memory set keeps.
     fn memory_tokens(&self) -> u64 {
         let all = self.grid.prompt_tokens().saturating_add(self.submission.max_tokens);
-        self.policy.kept_of(all).into()
+        let kept = self.policy.kept_of(all).into();
+        match self.carry() {
+            None if self.policy.keeps_all() => self.windowed().taken(kept, limits::PAGE_TOKENS),
+            _ => kept,
+        }
     }
 
     /// A state takes as much of a worker as so many tokens' keys, though it lies beside the pool.

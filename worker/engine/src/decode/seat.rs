@@ -10,7 +10,7 @@ use aqueduct_kernels::{
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::{LocalPort, MemoryPort};
-use crate::prefill::Step;
+use crate::prefill::{Step, nothing_spent};
 use crate::seen;
 use crate::shards::{Asked, Merged, Past};
 
@@ -71,8 +71,8 @@ impl Seat<'_, &mut LocalPort> {
     /// before the next one begins, and one that finds too few pages gives all of its own back.
     pub(super) fn remember(&mut self) -> Result<(), EngineError> {
         let (pasts, seen): (Vec<_>, Vec<_>) = std::mem::take(&mut self.seen).into_iter().unzip();
-        let of = |seen: &Seen| self.step.selection_in(seen.layer);
-        let selections: Vec<Selection> = seen.iter().map(of).collect();
+        let of = |(past, seen): (&Arc<MemorySet>, &Seen)| self.kept_of(seen.layer, past, &seen.own);
+        let selections: Vec<Selection> = pasts.iter().zip(&seen).map(of).collect();
         let each = pasts.into_iter().zip(&seen).zip(&selections);
         let choices = each.map(|((past, seen), selection)| seen.choice(past, selection)).collect();
         let selected = self.step.model.backend().select_each(choices).into_iter();
@@ -80,6 +80,10 @@ impl Seat<'_, &mut LocalPort> {
             self.past.give(seen.layer, Arc::new(selected.memory))?;
         }
         Ok(())
+    }
+
+    fn kept_of(&self, idx: usize, past: &MemorySet, own: &Keys) -> Selection {
+        self.step.kept_of(idx, past.keys.len() + own.len())
     }
 
     /// Where some keys go, none is kept for its rank, and nobody goes on from what is left, nobody
@@ -114,9 +118,10 @@ pub(super) fn attend(
                 let heads = seen::looked((&past.keys, &qkv.keys), &attended)?;
                 seat.past.looked(heads);
             }
-            if seat.has_no_use_for_masses() {
-                attended.past_mass = vec![0.0; past.keys.positions.len()].into();
-                attended.own_mass = vec![0.0; qkv.keys.positions.len()].into();
+            let selection = seat.kept_of(idx, &past, &qkv.keys);
+            if seat.has_no_use_for_masses() || selection.keep_all != seat.step.selection.keep_all {
+                attended.past_mass = nothing_spent(&past.keys);
+                attended.own_mass = nothing_spent(&qkv.keys);
             }
             let Attended { output, past_mass, own_mass } = attended;
             seat.seen.push((past, Seen { layer: idx, own: qkv.keys, past_mass, own_mass }));
