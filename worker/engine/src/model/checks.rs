@@ -36,7 +36,7 @@ pub(super) fn windowed(parts: &ModelParts) -> WindowedLayers {
     let windows = layers.filter_map(|(_, window)| *window);
     windows.fold(WindowedLayers::NONE, |all, window| WindowedLayers {
         layers: all.layers + 1,
-        tokens: all.tokens.max(window.most_before()),
+        tokens: all.tokens.max(window.most_before().max(1)), // a chunk of one token keeps it
     })
 }
 
