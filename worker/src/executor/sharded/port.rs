@@ -156,14 +156,13 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         self.holders.ends.first_seen(place.start, window).min(place.chunks)
     }
 
-    /// Whether those of `keys` come here, rather than the queries go out for states of `asked`.
-    fn keys_come(&mut self, (keys, asked): (&Place, &Place)) -> bool {
-        let Holders { carry, wire, chunk_tokens, .. } = *self.holders;
+    /// What it costs to bring the block and the shards of `place` together.
+    fn fares(&mut self, place: &Place) -> Fares {
+        let Holders { wire, chunk_tokens, .. } = *self.holders;
         let holder = self.wait.exchange().holder.clone();
-        let window = holder.model().window(keys.layer as usize).filter(|_| !keys.is_scored());
+        let window = holder.model().window(place.layer as usize).filter(|_| !place.is_scored());
         let most = window.map_or(chunk_tokens, |window| chunk_tokens.min(window.most_before()));
-        let of = |place| Fares::of(holder.model(), place, most, wire);
-        Fares { keys: of(keys).keys, queries: of(asked).queries }.keys_come(carry)
+        Fares::of(holder.model(), place, most, wire)
     }
 
     fn call(&mut self, layer: usize, peer: &Peer, ask: Ask) -> Result<u64, PortError> {

@@ -23,7 +23,7 @@ impl<W: Wait> ShardsPort<'_, W> {
         part.torn = self.ask_for_torn(layer, &part, is_here)?;
         if !is_here {
             if !place.nodes().is_empty() {
-                let keys_come = self.keys_come((&place, &place));
+                let keys_come = self.fares(&place).keys_come(self.holders.carry);
                 self.count_round_one(keys_come);
                 let ask = self.round_one(place, keys_come);
                 part.call = Some(self.call(layer, &part.peer, ask)?);

@@ -19,7 +19,7 @@ use aqueduct_kernels::fold::{self, Node, Sight};
 
 use super::failures::{unanswered, unexpected};
 use super::{Holders, OWN_POLL, ShardsPort, Wait};
-use crate::exchange::{Ask, Reply};
+use crate::exchange::{Ask, Fares, Reply};
 use crate::link::codec;
 
 /// Slices that a holder is asked for before the first has come, where there is room: it computes
@@ -110,8 +110,12 @@ impl<W: Wait> ShardsPort<'_, W> {
         places: &[(Peer, Place)],
     ) -> Result<(), PortError> {
         let mut stretches = Vec::with_capacity(places.len());
+        let (first, chunks) = match places.first() {
+            Some((_, place)) => (self.first_seen(place), place.chunks),
+            None => (0, 0),
+        };
         for (peer, place) in places {
-            let seen = self.in_sight(place);
+            let seen = place.from_chunk(first);
             if seen.shards.is_empty() {
                 continue;
             }
@@ -119,9 +123,15 @@ impl<W: Wait> ShardsPort<'_, W> {
                 stretches.push((peer, seen, Way::Own));
                 continue;
             }
-            // What is out of sight may make fewer states whole, and costs a holder next to nothing.
-            let asked = if place.nodes().len() < seen.nodes().len() { place } else { &seen };
-            let keys_come = self.keys_come((&seen, asked));
+            let (mut asked, mut fares) = (&seen, self.fares(&seen));
+            if seen.shards.len() < place.shards.len() {
+                // What is out of sight may make fewer states whole, and is next to no work.
+                let Fares { queries, .. } = self.fares(place);
+                if queries < fares.queries {
+                    (asked, fares.queries) = (place, queries);
+                }
+            }
+            let keys_come = fares.keys_come(self.holders.carry);
             self.count_round_one(keys_come);
             stretches.push(match keys_come {
                 true => (peer, seen, Way::Keys),
@@ -129,10 +139,7 @@ impl<W: Wait> ShardsPort<'_, W> {
             });
         }
         self.walk = self.cut(&stretches);
-        if let Some((_, place)) = places.first() {
-            let (first, chunks) = (self.first_seen(place), place.chunks);
-            self.walk.sight = Sight { first, chunks };
-        }
+        self.walk.sight = Sight { first, chunks };
         self.ask_on(layer)?;
         if self.asker.own < self.asker.chunks {
             // What is kept from now on goes into one of this worker's shards.
