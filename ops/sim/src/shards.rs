@@ -163,18 +163,15 @@ impl<'a> Door<'a> {
     fn place(&self, layer: usize, shards: &[(u32, Epoch)]) -> Place {
         let Asker { branch, epoch, start, tokens, chunks, .. } = self.asker;
         let (request, policy) = (self.holders.request, self.holders.policy);
-        let first = self.first_seen(layer);
         let (layer, shards) = (layer as u32, shards.into());
         let all = Place { request, branch, layer, epoch, start, tokens, chunks, shards, policy };
-        all.from_chunk(first)
+        all.from_chunk(self.first_seen(&all))
     }
 
     /// The first chunk of which the block sees keys.
-    fn first_seen(&self, layer: usize) -> u32 {
-        let Holders { policy, chunk_tokens: tokens, .. } = *self.holders;
-        let ends = ChunkEnds { first: tokens, tokens };
-        let window = self.model.window(layer).filter(|_| policy.keeps_all());
-        ends.first_seen(self.asker.start, window).min(self.asker.chunks)
+    fn first_seen(&self, place: &Place) -> u32 {
+        let tokens = self.holders.chunk_tokens;
+        place.first_seen(self.model, ChunkEnds { first: tokens, tokens })
     }
 
     fn store(&self, layer: usize, holder: usize) -> Result<Arc<ShardStore>, PortError> {
@@ -250,7 +247,8 @@ impl ShardPort for Door<'_> {
             let early = self.early.remove(holder);
             states.extend(early.map_or_else(|| self.ask_holder(layer, *holder), Ok)?);
         }
-        Ok(Found { states, first_seen: self.first_seen(layer), torn, shards: None })
+        let first_seen = self.first_seen(&self.place(layer, &[]));
+        Ok(Found { states, first_seen, torn, shards: None })
     }
 
     fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {

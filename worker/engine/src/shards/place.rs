@@ -6,6 +6,8 @@ use aqueduct_core::{Epoch, MemoryPolicy, Refusal, RequestId};
 use aqueduct_kernels::fold::{Node, cover};
 use aqueduct_kernels::{LEAVES, Leaves, Window};
 
+use crate::model::Model;
+
 /// Which of the continuations of a prompt a shard belongs to.
 ///
 /// Completions share the prompt's shards until one of them changes them; what it changes is its
@@ -165,6 +167,13 @@ impl Place {
         }
         end((turn, taken, slice));
         slices
+    }
+
+    /// The first chunk of which some row of the block sees keys, of those that end at `ends`. Where
+    /// keys are given up it is 0: who holds any of what is left is asked always.
+    pub fn first_seen(&self, model: &Model, ends: ChunkEnds) -> u32 {
+        let window = model.window(self.layer as usize).filter(|_| !self.is_scored());
+        ends.first_seen(self.start, window).min(self.chunks)
     }
 
     /// Of the shards those of chunk `first` and behind it.

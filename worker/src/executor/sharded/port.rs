@@ -141,19 +141,14 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         }
     }
 
-    /// Of `place`, what some row of the block sees. Where keys are given up, who holds any of what
-    /// is left is asked always.
+    /// Of `place`, what some row of the block sees.
     fn in_sight(&mut self, place: &Place) -> Place {
         place.from_chunk(self.first_seen(place))
     }
 
     /// The first chunk of which some row of the block sees keys.
     fn first_seen(&mut self, place: &Place) -> u32 {
-        if place.is_scored() {
-            return 0;
-        }
-        let window = self.wait.exchange().holder.model().window(place.layer as usize);
-        self.holders.ends.first_seen(place.start, window).min(place.chunks)
+        place.first_seen(self.wait.exchange().holder.model(), self.holders.ends)
     }
 
     /// What it costs to bring the block and the shards of `place` together.
