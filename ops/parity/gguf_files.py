@@ -28,7 +28,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'jais2': 'jais2', 'deepseek_v2': 'deepseek2', 'deepseek_v3': 'deepseek2',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
                  'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
-                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1',
+                 'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1', 'afmoe': 'afmoe',
                  **gguf_hybrid.ARCHITECTURES}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
@@ -91,6 +91,9 @@ POST_NORMS = {
     'seed_oss': {'post_attention_layernorm': 'post_attention_norm'},
     'glm4_moe': {'post_attention_layernorm': 'post_attention_norm'},
     'olmo2': OLMO2, 'olmo3': OLMO2, 'exaone4': OLMO2,
+    'afmoe': {'post_attention_layernorm': 'post_attention_norm', 'pre_mlp_layernorm': 'ffn_norm',
+              'post_mlp_layernorm': 'post_ffw_norm', 'self_attn.gate_proj': 'attn_gate',
+              'mlp.router.gate': 'ffn_gate_inp'},
 }
 
 
@@ -253,6 +256,11 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.model_type == 'afmoe':
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_shared_count(config.num_shared_experts)
+        writer.add_expert_weights_scale(config.route_scale)
+        writer.add_expert_weights_norm(True)
     if config.model_type in ('granite', 'granitemoe', 'granitemoehybrid'):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
@@ -395,7 +403,7 @@ def add_experts(writer, key, tensor, kind):
 
 def add_tensor(writer, key, tensor, kind, config):
     """Adds one tensor; returns what a reader of the file gets, in transformers' row order."""
-    if key.endswith('.e_score_correction_bias'):
+    if key.endswith(('.e_score_correction_bias', '.mlp.expert_bias')):
         key = f'blk.{key.split(".")[2]}.exp_probs_b.bias'
         writer.add_tensor(key, tensor.float().flatten().numpy())
         return tensor

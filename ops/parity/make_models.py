@@ -301,6 +301,57 @@ MODELS.update({
         LATENT, scale_depth=None, dim_model_base=None, scale_emb=2, mlp_bias=True,
         tie_word_embeddings=False)),
 })
+# Whose parts others brought.
+SWA = dict(sliding_window=9, num_hidden_layers=5)
+THETAS = dict(layer_rope_theta=[0, 1e4, 1e4, 0, 5e4], layer_types=[
+    'full_attention', 'sliding_attention', 'sliding_attention', 'sliding_attention',
+    'full_attention'])
+MULTIPLIERS = dict(GRANITE, logits_scaling=0.6)
+MELLUM = dict(full_attention=YARN, sliding_attention=dict(rope_type='default', rope_theta=3e3))
+MODELS.update({
+    'vaultgemma': ('VaultGemmaConfig', dict(
+        head_dim=32, num_hidden_layers=4, sliding_window=9, query_pre_attn_scalar=32,
+        attn_logit_softcapping=4.0, final_logit_softcapping=3.0)),
+    'hyperclovax': ('HyperCLOVAXConfig', dict(head_dim=32, **MULTIPLIERS)),
+    'hyperclovax-plain': ('HyperCLOVAXConfig', dict(
+        tie_word_embeddings=True, attention_bias=True, mlp_bias=True)),
+    'granite-moe-shared': ('GraniteMoeSharedConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, intermediate_size=48,
+        shared_intermediate_size=80, **GRANITE)),
+    'granite-moe-shared-none': ('GraniteMoeSharedConfig', dict(
+        num_local_experts=5, num_experts_per_tok=2, intermediate_size=48)),
+    'granite-swa': ('GraniteSWAConfig', dict(SWA, **GRANITE)),
+    'granite-swa-thetas': ('GraniteSWAConfig', dict(
+        SWA, tie_word_embeddings=False, attention_bias=True, mlp_bias=True, **THETAS)),
+    'granite-moe-swa': ('GraniteMoeSWAConfig', dict(
+        SWA, num_local_experts=5, num_experts_per_tok=2, intermediate_size=48,
+        shared_intermediate_size=80, **GRANITE)),
+    'granite-moe-swa-thetas': ('GraniteMoeSWAConfig', dict(
+        SWA, num_local_experts=5, num_experts_per_tok=2, intermediate_size=48, **THETAS)),
+    'mellum': ('MellumConfig', dict(
+        SWA, num_experts=6, head_dim=32, rope_parameters=MELLUM, layer_types=(
+            ['sliding_attention'] * 3 + ['full_attention', 'sliding_attention']),
+        mlp_layer_types=['dense'] + ['sparse'] * 4, **MOE)),
+    'mellum-plain': ('MellumConfig', dict(
+        num_experts=6, head_dim=16, attention_bias=True, norm_topk_prob=False, **MOE)),
+    'flint': ('FlintConfig', dict(
+        sliding_window=9, num_hidden_layers=6, num_experts=6, head_dim=32,
+        shared_expert_intermediate_size=40, **MOE)),
+    'flint-odd': ('FlintConfig', dict(
+        sliding_window=9, num_experts=6, head_dim=16, shared_expert_intermediate_size=40,
+        norm_topk_prob=False, attention_bias=True, mlp_only_layers=[2], layer_types=[
+            'sliding_attention', 'full_attention', 'sliding_attention'], **MOE)),
+    'hy-v3': ('HYV3Config', dict(num_experts=6, head_dim=32, **MOE)),
+    'hy-v3-biases': ('HYV3Config', dict(
+        num_experts=6, head_dim=16, num_shared_experts=2, router_scaling_factor=1.5,
+        attention_bias=True, rope_parameters=YARN, mlp_layer_types=['sparse', 'dense', 'sparse'],
+        **MOE)),
+    'afmoe': ('AfmoeConfig', dict(
+        SWA, num_experts=6, head_dim=32, mup_enabled=True, route_scale=2.5, **MOE)),
+    'afmoe-plain': ('AfmoeConfig', dict(
+        sliding_window=9, num_experts=6, head_dim=16, num_shared_experts=1, num_dense_layers=0,
+        global_attn_every_n_layers=2, num_key_value_heads=None, **MOE)),
+})
 # Some of whose layers remember in a state instead of keys.
 DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=12,
              linear_num_key_heads=2, linear_num_value_heads=4, pad_token_id=0)
@@ -463,7 +514,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'mistral4', 'dots1-global', 'qwen3-next', 'qwen35', 'qwen35-moe',
+               'falcon-new', 'mistral4', 'dots1-global', 'afmoe', 'qwen3-next', 'qwen35', 'qwen35-moe',
                'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
                'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
 # Those of few models.
@@ -845,6 +896,14 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    MODELS['vaultgemma'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
+    MODELS['granite-moe-swa-thetas'][1].update(
+        num_hidden_layers=3, layer_rope_theta=[0, 1e4, 5e4], layer_types=[
+            'full_attention', 'sliding_attention', 'full_attention'])
+    MODELS['mellum'][1].update(num_hidden_layers=2, mlp_layer_types=['dense', 'sparse'],
+                               layer_types=['sliding_attention', 'full_attention'])
+    MODELS['flint'][1]['num_hidden_layers'] = 4  # of which the third has a window
+    MODELS['afmoe'][1]['num_hidden_layers'] = 4  # one of which sees all positions
     # Of which there is one of each kind, or one of each kind of feed-forward part.
     MODELS['qwen35'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -956,6 +1015,15 @@ def fixture_cases(cases):
     gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
     narrow_case(cases, 'lfm3', torch.bfloat16)
     narrow_case(cases, 'olmo-hybrid', torch.float16)
+    narrow_case(cases, 'vaultgemma', torch.float16)
+    narrow_case(cases, 'hyperclovax', torch.bfloat16)
+    narrow_case(cases, 'granite-moe-shared', torch.float16)
+    narrow_case(cases, 'granite-moe-swa-thetas', torch.bfloat16)
+    narrow_case(cases, 'mellum', torch.float16)
+    narrow_case(cases, 'flint', torch.bfloat16)
+    narrow_case(cases, 'hy-v3', torch.float16)
+    narrow_case(cases, 'afmoe', torch.bfloat16)
+    gguf_case(cases, 'afmoe', 'Q8_0')
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
 

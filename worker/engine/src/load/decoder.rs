@@ -1,6 +1,7 @@
 //! What a decoder is, whichever file said so.
 
 mod experts;
+mod family;
 mod intervals;
 mod latents;
 mod lenders;
@@ -9,10 +10,11 @@ mod scales;
 mod wide;
 
 use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_kernels::Activation;
 use aqueduct_kernels::experts::Groups;
-use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 pub(crate) use self::experts::ManyExperts;
+pub(crate) use self::family::{Family, xielu};
 pub(crate) use self::intervals::{
     ALTERNATE_LAYERS, FULL_LAYER_INTERVAL, OLMO3_FULL_LAYER_INTERVAL, STILL_LAYER_INTERVAL,
     all_but_every,
@@ -22,123 +24,6 @@ pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
 use super::folded::Folded;
 use crate::rope::{Rope, Temperature};
-
-/// Decoder families that are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
-    Llama,
-    /// Mistral, and what reads text of Mistral 3.
-    Mistral,
-    /// Mistral with windows in some layers.
-    Ministral,
-    /// Mistral whose queries grow with their position; also inside what reads pictures.
-    Ministral3,
-    /// Llama with windows in three layers of four.
-    Cwm,
-    Helium,
-    Qwen2,
-    Qwen3,
-    /// Phi 3, 3.5, 4 and 4 mini.
-    Phi3,
-    /// Granite 3.
-    Granite,
-    /// Granite 4, with and without experts, and layers that are no attention.
-    Granite4,
-    SmolLm3,
-    SeedOss,
-    /// ERNIE 4.5, dense.
-    Ernie45,
-    /// GLM 4 as it was before its norms behind the layers.
-    Glm,
-    /// GLM 4 of April 2025 and Z1.
-    Glm4,
-    /// Gemma 1.
-    Gemma,
-    Gemma2,
-    /// Gemma 3, of which what reads pictures is left out.
-    Gemma3,
-    /// Gemma 4: 31B, 26B A4B, E4B and E2B.
-    Gemma4,
-    Mixtral,
-    Qwen2Moe,
-    Qwen3Moe,
-    /// Granite 3 with experts.
-    GraniteMoe,
-    /// GLM 4.5 and 4.6.
-    Glm4Moe,
-    /// dots.llm1.
-    Dots1,
-    SolarOpen,
-    Olmo2,
-    /// OLMo 2 with windows in three layers of four.
-    Olmo3,
-    /// OLMo with experts, and norms where most have them.
-    Olmoe,
-    /// OLMo 2 with experts.
-    FlexOlmo,
-    Exaone4,
-    /// EXAONE 4's attention in layers with norms before their parts, and experts (K-EXAONE).
-    ExaoneMoe,
-    /// ERNIE 4.5 with experts.
-    Ernie45Moe,
-    MiniMaxM2,
-    GptOss,
-    /// Command R, and Aya.
-    Cohere,
-    /// Command R7B, Command A and Tiny Aya: with windows in three layers of four.
-    Cohere2,
-    /// OLMo 1.
-    Olmo,
-    /// Stable LM 2 and 3B.
-    StableLm,
-    StarCoder2,
-    /// GPT-NeoX, Pythia and what was made like them.
-    GptNeoX,
-    /// Phi 1, 1.5 and 2.
-    Phi,
-    /// Nemotron 4 and Minitron.
-    Nemotron,
-    /// AFM.
-    Arcee,
-    Apertus,
-    /// Jais 2.
-    Jais2,
-    /// V2, V2.5 and their lite models.
-    DeepSeekV2,
-    /// V3, V3.1 and R1; Kimi K2 too.
-    DeepSeekV3,
-    /// GLM 4.7 Flash.
-    Glm4MoeLite,
-    /// DeepSeek V3 without experts.
-    Youtu,
-    MiniCpm3,
-    /// Hunyuan 0.5B to 7B, dense.
-    HunYuan,
-    /// Hunyuan A13B.
-    HunYuanMoe,
-    /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
-    Falcon,
-    GptJ,
-    /// Scout and Maverick.
-    Llama4,
-    /// DeepSeek V3's attention, whose queries grow with their position, and experts by the softmax.
-    Mistral4,
-    /// Qwen3 Next and Qwen3 Coder Next.
-    Qwen3Next,
-    /// Qwen3.5, of which what reads pictures is left out.
-    Qwen35,
-    /// The same with experts.
-    Qwen35Moe,
-    Lfm2,
-    /// LFM2 with experts.
-    Lfm2Moe,
-    Lfm3,
-    Bamba,
-    /// OLMo 2 with layers that are no attention, which have norms where most have them.
-    OlmoHybrid,
-    /// Nemotron-H, Nano 2 and, with experts, 3 Nano: files number parts of layers.
-    NemotronH,
-}
 
 /// What the RMS norms of queries and keys are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -156,100 +41,6 @@ pub(crate) struct LayerNorms {
     /// Files have weights of theirs; else these are one.
     pub(crate) weights: bool,
     pub(crate) biases: bool,
-}
-
-impl Family {
-    /// `None`: the stream's norms are RMS norms.
-    pub(crate) fn layer_norms(self) -> Option<LayerNorms> {
-        match self {
-            Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
-            Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
-            Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
-                Some(LayerNorms { weights: true, biases: true })
-            }
-            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
-                Some(LayerNorms { weights: true, biases: true })
-            }
-            _ => None,
-        }
-    }
-
-    pub(crate) fn qk_norm(self) -> QkNorm {
-        match self {
-            Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
-            Self::Gemma4 => QkNorm::EachHead,
-            Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
-            Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
-            Self::MiniMaxM2 => QkNorm::AllHeads,
-            Self::HunYuan | Self::HunYuanMoe => QkNorm::EachHead,
-            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => QkNorm::EachHead,
-            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => QkNorm::EachHead,
-            Self::OlmoHybrid => QkNorm::AllHeads,
-            _ => QkNorm::Nothing,
-        }
-    }
-
-    /// Norms of queries and keys are behind their rotation.
-    pub(crate) fn norms_last(self) -> bool {
-        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4)
-    }
-
-    /// Elements that are rotated together stand beside each other in transformers' files.
-    pub(crate) fn neighbours(self) -> bool {
-        let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
-        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
-        let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        let glm = matches!(self, Self::Glm | Self::Glm4);
-        let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
-        ernie || cohere || deepseek || glm || others || self == Self::Llama4
-    }
-
-    /// Keys and values come of a few numbers that heads share.
-    pub(crate) fn is_latent(self) -> bool {
-        let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
-    }
-
-    /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
-    pub(crate) fn post_norms(self) -> bool {
-        let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
-        all || self == Self::Gemma4 || !self.pre_norms()
-    }
-
-    /// RMS norm of what attention and feed-forward part are given.
-    pub(crate) fn pre_norms(self) -> bool {
-        let olmo = matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::OlmoHybrid);
-        !olmo && self != Self::Exaone4
-    }
-
-    /// Rows see something besides keys.
-    pub(crate) fn sinks(self) -> bool {
-        self == Self::GptOss
-    }
-
-    /// Of the feed-forward parts, where a file does not say another one.
-    pub(crate) fn activation(self) -> Activation {
-        match self {
-            Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Activation::GeluTanh,
-            Self::GptOss => Activation::ClampedSilu,
-            Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
-            Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
-            Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
-            Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),
-            Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
-            _ => Activation::Silu,
-        }
-    }
-}
-
-/// What an Apertus begins its training with.
-const XIELU: Xielu = Xielu { positive: 0.8, negative: 0.8, beta: 0.5, eps: -1e-6 };
-
-/// xIELU of two trained parameters, α_p and α_n, which are what softplus is taken of.
-pub(crate) fn xielu([positive, negative, beta, eps]: [f32; 4]) -> Activation {
-    let softplus = |x: f32| f64::from(x).max(0.0) + (-f64::from(x).abs()).exp().ln_1p();
-    let (positive, negative) = (softplus(positive) as f32, softplus(negative) + f64::from(beta));
-    Activation::Ungated(Ungated::Xielu(Xielu { positive, negative: negative as f32, beta, eps }))
 }
 
 /// How a query or key head's elements stand in the files.

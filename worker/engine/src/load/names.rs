@@ -4,6 +4,7 @@ mod gemma4;
 mod gguf_hybrids;
 mod hybrids;
 mod llama4;
+mod newer;
 mod recurrent;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,9 @@ pub(crate) use self::hybrids::{
     HF_QWEN35,
 };
 pub(crate) use self::llama4::HF_LLAMA4;
+pub(crate) use self::newer::{
+    GGUF_AFMOE, HF_AFMOE, HF_FLINT, HF_GRANITE_MOE_SWA, HF_HY_V3, HF_HYPERCLOVAX, HF_VAULTGEMMA,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.

@@ -6,7 +6,7 @@ pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
 /// The same in Gemma 2 and gpt-oss.
 pub(crate) const ALTERNATE_LAYERS: usize = 2;
 
-/// The same in OLMo 3, EXAONE 4 and Cohere's.
+/// The same in OLMo 3, EXAONE 4, Trinity and Cohere's.
 pub(crate) const OLMO3_FULL_LAYER_INTERVAL: usize = 4;
 
 /// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.

@@ -66,6 +66,7 @@ pub(crate) enum Architecture {
     Mistral4,
     /// dots.llm1.
     Dots1,
+    Afmoe,
     /// EXAONE 3 and 3.5.
     Exaone,
     /// InternLM 2 and 2.5; InternLM 3 is called llama.
@@ -102,7 +103,7 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 59] = [
+    pub(super) const ALL: [Self; 60] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -148,6 +149,7 @@ impl Architecture {
         Self::Falcon,
         Self::Mistral4,
         Self::Dots1,
+        Self::Afmoe,
         Self::Exaone,
         Self::InternLm2,
         Self::MiniCpm,
@@ -213,6 +215,7 @@ impl Architecture {
             Self::Falcon => ("falcon", Family::Falcon, false),
             Self::Mistral4 => ("mistral4", Family::Mistral4, true),
             Self::Dots1 => ("dots1", Family::Dots1, false),
+            Self::Afmoe => ("afmoe", Family::Afmoe, false),
             Self::Exaone => ("exaone", Family::Llama, false),
             Self::InternLm2 => ("internlm2", Family::Llama, true),
             Self::MiniCpm => ("minicpm", Family::Granite, true),
@@ -240,6 +243,7 @@ impl Architecture {
         match self {
             Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
             Self::Gemma4 => &names::GGUF_GEMMA4,
+            Self::Afmoe => &names::GGUF_AFMOE,
             Self::Qwen3Next => &names::GGUF_QWEN3_NEXT,
             Self::Qwen35 | Self::Qwen35Moe => &names::GGUF_QWEN35,
             Self::Lfm2 | Self::Lfm2Moe => &names::GGUF_LFM2,

@@ -49,6 +49,7 @@ impl Config<'_, '_> {
                 | Architecture::DeepSeek2
                 | Architecture::Mistral4
                 | Architecture::Dots1
+                | Architecture::Afmoe
                 | Architecture::HunYuanMoe
                 | Architecture::Qwen3VlMoe
                 | Architecture::Qwen3Next
@@ -85,7 +86,7 @@ impl Config<'_, '_> {
         let number = |key: &str| keys.get(key, Field::u32);
         let Some(count @ 1..) = number("expert_count")? else { return Ok(None) };
         let chosen = number("expert_used_count")?.unwrap_or(0);
-        let is_biased = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
+        let is_biased = is_biased(architecture);
         let as_deepseek = architecture.is_deepseek() || architecture == Architecture::Dots1;
         let is_lfm = architecture == Architecture::Lfm2Moe;
         let as_qwen2 = is_as_qwen2(architecture);
@@ -147,6 +148,11 @@ impl Config<'_, '_> {
     }
 }
 
+/// Scores have a bias where experts are chosen, in every file.
+fn is_biased(architecture: Architecture) -> bool {
+    matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::Afmoe)
+}
+
 /// What all tokens go through has a gate, and a size that files say.
 fn is_as_qwen2(architecture: Architecture) -> bool {
     matches!(
@@ -166,7 +172,9 @@ fn has_parts(architecture: Architecture) -> bool {
 fn is_sigmoid(architecture: Architecture, said: Option<u32>, shape: &ModelShape) -> bool {
     match (architecture, said) {
         (Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::MiniMaxM2, said)
-        | (Architecture::Dots1 | Architecture::Lfm2Moe, said) => said != Some(SOFTMAX),
+        | (Architecture::Dots1 | Architecture::Lfm2Moe | Architecture::Afmoe, said) => {
+            said != Some(SOFTMAX)
+        }
         // The first files do not say it: those of V2, and of GLM 4.7 Flash, which llama.cpp tells
         // by these.
         (Architecture::DeepSeek2, None | Some(0)) => {

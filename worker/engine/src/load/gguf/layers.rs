@@ -35,7 +35,7 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Vec<Option<u32>>, LoadError> {
-        if architecture == Architecture::Cohere2 {
+        if matches!(architecture, Architecture::Cohere2 | Architecture::Afmoe) {
             // Without it nobody knows whether a layer has one, and so whether it rotates.
             keys.required("attention.sliding_window").map_err(|err| self.malformed(err))?;
         }
@@ -52,7 +52,7 @@ impl Config<'_, '_> {
             Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
                 OLMO3_FULL_LAYER_INTERVAL
             }
-            Architecture::Cohere2 => OLMO3_FULL_LAYER_INTERVAL,
+            Architecture::Cohere2 | Architecture::Afmoe => OLMO3_FULL_LAYER_INTERVAL,
             // Qwen's configurations, dots.llm1's and Nemotron-H's name a window that none of their
             // models uses.
             Architecture::Qwen2
@@ -125,7 +125,9 @@ impl Config<'_, '_> {
             {
                 windows.iter().map(Option::is_some).collect()
             }
-            Architecture::Cohere2 => windows.iter().map(Option::is_some).collect(),
+            Architecture::Cohere2 | Architecture::Afmoe => {
+                windows.iter().map(Option::is_some).collect()
+            }
             Architecture::Llama4 if windows.iter().any(Option::is_some) => {
                 windows.iter().map(Option::is_some).collect()
             }

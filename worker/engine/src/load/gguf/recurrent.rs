@@ -36,7 +36,8 @@ impl Architecture {
 
     /// What multiplies what attention gives.
     pub(super) fn gate(self) -> Option<Gate> {
-        matches!(self.remembers(), Some(Kind::Delta { .. })).then_some(Gate::Elements)
+        let has = self == Self::Afmoe || matches!(self.remembers(), Some(Kind::Delta { .. }));
+        has.then_some(Gate::Elements)
     }
 }
 

@@ -67,6 +67,8 @@ impl Config<'_, '_> {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
             }
             Architecture::Gemma4 => return Ok(Scales::gemma(shape.width, 1.0)),
+            // Whether models were made so, which no file says: as llama.cpp has it.
+            Architecture::Afmoe => return Ok(Scales::gemma(shape.width, shape.head_dim as f32)),
             Architecture::Gemma | Architecture::Gemma2 | Architecture::Gemma3 => {
                 return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
             }

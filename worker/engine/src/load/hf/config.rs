@@ -10,6 +10,7 @@ mod latent;
 mod layers;
 mod llama4;
 mod nemotron_h;
+mod newer;
 mod older;
 mod quantized;
 mod recurrent;
@@ -30,7 +31,7 @@ use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
 use crate::rope::Rope;
 
-/// The base of layers with a window in Gemma 3 and LFM3.
+/// The base of layers with a window in Gemma 3, LFM3 and Mellum.
 const LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
@@ -96,9 +97,8 @@ struct Config {
     no_rope_layers: Option<Vec<u32>>,
     #[serde(default = "default_interval")]
     no_rope_layer_interval: usize,
-    /// What experts would share (Granite 4).
-    #[serde(default = "default_shared")]
-    shared_intermediate_size: u32,
+    /// What experts share (Granite).
+    shared_intermediate_size: Option<u32>,
     /// How many experts, by the names that families have for it.
     num_local_experts: Option<u32>,
     num_experts: Option<u32>,
@@ -136,8 +136,7 @@ struct Config {
     embedding_multiplier: f32,
     #[serde(default = "one")]
     residual_multiplier: f32,
-    #[serde(default = "one")]
-    attention_multiplier: f32,
+    attention_multiplier: Option<f32>,
     #[serde(default = "one")]
     logits_scaling: f32,
     /// What logits are multiplied by (Cohere).
@@ -149,6 +148,8 @@ struct Config {
     /// The feed-forward part takes what attention takes (Stable LM, GPT-NeoX).
     use_parallel_residual: Option<bool>,
     quantization_config: Option<Value>,
+    #[serde(flatten)]
+    newer: newer::NewerFields,
     #[serde(flatten)]
     latent: latent::LatentFields,
     #[serde(flatten)]
@@ -178,10 +179,6 @@ fn one() -> f32 {
 
 fn default_interval() -> usize {
     STILL_LAYER_INTERVAL
-}
-
-fn default_shared() -> u32 {
-    1024
 }
 
 /// Reads and validates the configuration at `path`.
@@ -297,13 +294,18 @@ impl Config {
         shape: &ModelShape,
     ) -> Result<(Found, Option<Rope>), RopeError> {
         let defaults = family.rope();
-        let gemma4 = family == Family::Gemma4;
-        if gemma4 || matches!(family, Family::Gemma3 | Family::Olmo3 | Family::Lfm3) {
+        let gemma = matches!(family, Family::Gemma3 | Family::Gemma4);
+        if gemma || matches!(family, Family::Olmo3 | Family::Lfm3 | Family::Mellum) {
             let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
             let wide = ModelShape { head_dim: shape.wide.head_dim, ..shape.clone() };
             let shapes = [if shape.wide.layers > 0 { &wide } else { shape }, shape];
             let both = rope::ropes_by_layer_type(&self.rope, shapes, defaults, local_theta)?;
             return Ok((both.0, Some(both.1)));
+        }
+        if matches!(family, Family::GraniteSwa | Family::GraniteMoeSwa) {
+            let [full, local] = self.granite_ropes(family)?;
+            let local = rope::rope(&local, shape, defaults)?;
+            return Ok((rope::rope(&full, shape, defaults)?, Some(local.rope)));
         }
         let mut rotated = shape.clone();
         if family.is_latent() {
@@ -339,7 +341,7 @@ impl Config {
             },
             head_dim,
             ffn: match family {
-                Family::Granite4 => self.shared_intermediate_size,
+                Family::Granite4 => self.granite4_shared(),
                 Family::Lfm2 => self.lfm2_ffn()?,
                 Family::Llama4 => self.llama4_ffn(),
                 _ => self.intermediate_size,

@@ -137,6 +137,15 @@ pub(crate) fn rope(
 }
 
 impl RopeFields {
+    /// The same with another base.
+    pub(crate) fn with_theta(mut self, theta: f64) -> Self {
+        self.rope_theta = Some(theta);
+        for layout in [&mut self.rope_parameters, &mut self.rope_scaling].into_iter().flatten() {
+            layout.insert("rope_theta".to_owned(), theta.into());
+        }
+        self
+    }
+
     /// Neither layout is there.
     pub(crate) fn says_nothing(&self) -> bool {
         self.rope_parameters.is_none() && self.rope_scaling.is_none()

@@ -18,7 +18,7 @@ impl Config {
         let (given, served): (_, &[_]) = match family {
             // "gelu" is what its first files say and do not mean.
             Family::Gemma => (&self.hidden_act, &["gelu_pytorch_tanh", "gelu"]),
-            Family::Gemma2 | Family::Gemma3 | Family::Gemma4 => {
+            Family::Gemma2 | Family::Gemma3 | Family::Gemma4 | Family::VaultGemma => {
                 (&self.hidden_activation, &["gelu_pytorch_tanh"])
             }
             Family::Apertus => (&self.hidden_act, &["xielu"]),

@@ -28,9 +28,14 @@ impl Config {
                 self.plain_experts(family, usual)
             }
             Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
-            Family::Granite4 => {
-                ManyExperts { shared_ffn: Some(self.shared_intermediate_size), ..usual }
+            Family::Granite4 => ManyExperts { shared_ffn: Some(self.granite4_shared()), ..usual },
+            Family::GraniteMoeShared | Family::GraniteMoeSwa => {
+                let shared = self.shared_intermediate_size.filter(|&shared| shared > 0);
+                ManyExperts { shared_ffn: shared, ..usual }
             }
+            Family::Mellum => self.mellum_experts(usual)?,
+            Family::Flint => self.flint_experts(usual)?,
+            Family::HyV3 | Family::Afmoe => self.newer_experts(family, usual)?,
             Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
                 if self.num_experts.or(self.num_local_experts) == Some(0) {
                     return Ok(None);

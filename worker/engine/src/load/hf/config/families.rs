@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{inside, nemotron_h, older};
+use super::{inside, nemotron_h, newer, older};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -10,7 +10,9 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma4ForCausalLM, \
+     Gemma3ForCausalLM, Gemma4ForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
+     GraniteMoeSharedForCausalLM, GraniteSWAForCausalLM, GraniteMoeSWAForCausalLM, \
+     MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, \
      MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
@@ -113,7 +115,7 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "gptj" => older::GPTJ,
         _ => {
             let whole = INSIDE.iter().find(|of| of.0 == model_type).map(|of| of.1);
-            return whole.or_else(|| HYBRIDS.iter().find(|of| of.0 == model_type).map(|of| of.1));
+            return whole.or_else(|| tabled().find(|of| of.0 == model_type).map(|of| of.1));
         }
     })
 }
@@ -193,12 +195,19 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         older::FALCON => Family::Falcon,
         older::GPTJ => Family::GptJ,
         inside::LLAMA4_TEXT | inside::LLAMA4 => Family::Llama4,
-        _ => return HYBRIDS.iter().find(|of| of.1 == architecture).map(|of| of.2),
+        _ => return tabled().find(|of| of.1 == architecture).map(|of| of.2),
     })
 }
 
-/// Types, architectures and families of models some of whose layers remember in a state.
-const HYBRIDS: [(&str, &str, Family); 11] = [
+/// A type, an architecture and the family that both are.
+pub(super) type Tabled = (&'static str, &'static str, Family);
+
+fn tabled() -> impl Iterator<Item = &'static Tabled> {
+    HYBRIDS.iter().chain(&newer::FAMILIES)
+}
+
+/// Models some of whose layers remember in a state.
+const HYBRIDS: [Tabled; 11] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -217,6 +226,7 @@ impl Family {
     pub(super) fn norm_offset(self) -> f32 {
         match self {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Nemotron => 1.0,
+            Self::VaultGemma => 1.0,
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => 1.0,
             _ => 0.0,
         }
@@ -227,7 +237,8 @@ impl Family {
             theta: match self {
                 Self::SmolLm3 => 2e6,
                 Self::Ernie45 | Self::Ernie45Moe | Self::Olmo3 | Self::FlexOlmo => 5e5,
-                Self::Cohere | Self::Llama4 => 5e5,
+                Self::Cohere | Self::Llama4 | Self::Mellum => 5e5,
+                Self::HyV3 => 11_158_840.0,
                 Self::MiniMaxM2 => 5e6,
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
@@ -263,13 +274,15 @@ impl Family {
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
-            Self::Falcon | Self::GptJ | Self::Mistral4 => None,
+            Self::Falcon | Self::GptJ | Self::Mistral4 | Self::HyperClovaX => None,
+            Self::GraniteMoeShared | Self::GraniteMoeSwa | Self::Afmoe => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
+            Self::VaultGemma | Self::Mellum | Self::Flint | Self::GraniteSwa => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
             Self::Ministral | Self::Ministral3 | Self::Cwm | Self::SolarOpen => Some(8),
-            Self::MiniMaxM2 | Self::Llama4 => Some(8),
+            Self::MiniMaxM2 | Self::Llama4 | Self::HyV3 => Some(8),
             Self::GptOss => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
@@ -287,7 +300,9 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Llama4 => Some(128),
+            Self::Llama4 | Self::Mellum | Self::Flint => Some(128),
+            Self::Afmoe | Self::HyV3 => Some(128),
+            Self::VaultGemma => Some(256),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(256),
             Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => Some(256),
@@ -307,6 +322,7 @@ impl Family {
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
+            Self::GraniteSwa | Self::Afmoe | Self::HyV3 => 1e-5,
             Self::NemotronH | Self::Llama4 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
@@ -320,6 +336,7 @@ impl Family {
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
+        let others = others || matches!(self, Self::VaultGemma | Self::GraniteSwa);
         let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
         ernie || gemma || cohere || latent || others || lfm
     }

@@ -31,7 +31,7 @@ impl Config {
                 Ok(windows.iter().map(Option::is_some).collect())
             }
             // The same, and without a window none does.
-            (Family::Cohere2, _) => {
+            (Family::Cohere2 | Family::Afmoe | Family::Flint, _) => {
                 let windows = self.windows(family, &[])?;
                 Ok(windows.iter().map(Option::is_some).collect())
             }
@@ -40,6 +40,7 @@ impl Config {
                 Ok(vec![rotates; layers])
             }
             (Family::NemotronH, _) => Ok(vec![false; layers]),
+            (Family::GraniteSwa | Family::GraniteMoeSwa, _) => self.turning_layers(),
             (Family::OlmoHybrid, _) => {
                 let rotates = self.rope.turns();
                 // Whether a model without it does has not always been the same.
@@ -70,7 +71,10 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
+            Family::HyperClovaX | Family::GraniteSwa | Family::HyV3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
+            Family::Mellum | Family::Flint | Family::Afmoe => both(is_biased, false),
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
             Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
@@ -109,6 +113,7 @@ impl Config {
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Family::Qwen3 | Family::Qwen3Moe => both(is_biased, false),
             Family::Gemma | Family::Gemma2 | Family::Gemma3 => both(is_biased, false),
+            Family::VaultGemma => both(is_biased, false),
             Family::Gemma4 => both(is_biased, false),
             Family::GptOss => both(attention.unwrap_or(true), false),
             Family::SeedOss => Biases {
@@ -146,7 +151,7 @@ impl Config {
             (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
                 .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
                 .collect(),
-            (Family::Gemma2 | Family::GptOss, None) => {
+            (Family::Gemma2 | Family::VaultGemma | Family::GptOss, None) => {
                 all_but_every(ALTERNATE_LAYERS, self.num_hidden_layers)
             }
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
@@ -155,6 +160,18 @@ impl Config {
             (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
+            (Family::Afmoe, None) => {
+                let interval =
+                    self.newer.global_attn_every_n_layers.unwrap_or(OLMO3_FULL_LAYER_INTERVAL);
+                const FIELD: &str = "global_attn_every_n_layers";
+                Refusal::unless_within(FIELD, interval, 1, u32::MAX as usize)?;
+                all_but_every(interval, self.num_hidden_layers)
+            }
+            (Family::Flint, None) => {
+                let sees_all = |idx: usize| idx < 2 || idx % 4 == 1 || idx + 1 == layers;
+                (0..layers).map(|idx| !sees_all(idx)).collect()
+            }
+            (Family::Mellum, None) => vec![false; layers],
             (Family::Olmo3, None) => {
                 all_but_every(OLMO3_FULL_LAYER_INTERVAL, self.num_hidden_layers)
             }
@@ -163,7 +180,9 @@ impl Config {
                 (0..layers).map(|idx| idx >= first).collect()
             }
             (Family::Lfm3, _) => self.lfm3_slides(),
-            (Family::Cwm, None) => (0..layers).map(|idx| !idx.is_multiple_of(4)).collect(),
+            (Family::Cwm | Family::GraniteSwa | Family::GraniteMoeSwa, None) => {
+                (0..layers).map(|idx| !idx.is_multiple_of(4)).collect()
+            }
             (family, Some(types)) if family.names_layers() => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
                 types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
@@ -186,6 +205,10 @@ impl Config {
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
+            Family::GraniteSwa | Family::GraniteMoeSwa => given.unwrap_or(Some(128)),
+            Family::VaultGemma => given.unwrap_or(Some(4096)),
+            Family::Mellum | Family::Afmoe => given.unwrap_or(Some(1024)),
+            Family::Flint => given.unwrap_or(Some(513)),
             Family::Gemma4 => given.unwrap_or(Some(512)),
             Family::Llama4 => self.llama4_block(),
             Family::Lfm3 => given.unwrap_or(Some(256)),
@@ -206,7 +229,8 @@ impl Config {
             Family::Jais2 => None,
             Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
-            Family::Falcon | Family::GptJ | Family::Mistral4 => None,
+            Family::Falcon | Family::GptJ | Family::Mistral4 | Family::HyV3 => None,
+            Family::HyperClovaX | Family::GraniteMoeShared => None,
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
             Family::Lfm2 | Family::Lfm2Moe | Family::Bamba | Family::OlmoHybrid => None,
             Family::NemotronH => None,
@@ -256,7 +280,9 @@ impl Family {
         let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe | Self::Cohere2);
         // Mistral's with names are Ministral's to transformers, which is the same model else.
         let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
-        qwen || others || gemma || exaone || more
+        let granite = matches!(self, Self::GraniteSwa | Self::GraniteMoeSwa);
+        let newer = matches!(self, Self::VaultGemma | Self::Mellum | Self::Flint | Self::Afmoe);
+        qwen || others || gemma || exaone || more || granite || newer
     }
 }
 

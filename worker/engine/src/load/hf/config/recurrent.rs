@@ -235,6 +235,7 @@ impl Config {
         let of_heads = self.recurrent.use_attention_gate.unwrap_or(true);
         match family {
             Family::Lfm3 => of_heads.then_some(Gate::Heads),
+            Family::Afmoe => Some(Gate::Elements),
             family => family.is_qwen().then_some(Gate::Elements),
         }
     }

@@ -23,7 +23,7 @@ impl Config {
     pub(super) fn softcaps(&self, family: Family) -> Result<Softcaps, Refusal> {
         let [attention, tokens] = [self.attn_logit_softcapping, self.final_logit_softcapping];
         match family {
-            Family::Gemma2 => Softcaps {
+            Family::Gemma2 | Family::VaultGemma => Softcaps {
                 attention: attention.unwrap_or(Some(50.0)),
                 tokens: tokens.unwrap_or(Some(30.0)),
             }
@@ -54,16 +54,32 @@ impl Config {
     fn scales_of(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
         match family {
             Family::MiniCpm3 => self.minicpm_scales(shape),
-            Family::Granite | Family::Granite4 | Family::GraniteMoe => Scales {
+            family if family.is_granite() => Scales {
                 embed: self.embedding_multiplier,
                 residual: self.residual_multiplier,
-                attention: self.attention_multiplier,
+                attention: self.attention_multiplier.unwrap_or(1.0),
                 logits: self.logits_scaling,
             }
             .checked(),
+            Family::HyperClovaX => {
+                let usual = Scales::usual(shape.head_dim);
+                let scaling = self.logits_scaling;
+                Refusal::unless_within("logits_scaling", scaling, 1e-6, 1e6)?;
+                Scales {
+                    embed: self.embedding_multiplier,
+                    residual: self.residual_multiplier,
+                    attention: self.attention_multiplier.unwrap_or(usual.attention),
+                    logits: 1.0 / scaling, // which multiplies them, unlike Granite's
+                }
+                .checked()
+            }
+            Family::Afmoe if self.newer.mup_enabled == Some(true) => {
+                let embed = (shape.width as f32).sqrt();
+                Scales { embed, ..Scales::usual(shape.head_dim) }.checked()
+            }
             Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
             Family::Gemma4 => Scales::gemma(shape.width, 1.0).checked(),
-            Family::Gemma2 | Family::Gemma3 => {
+            Family::Gemma2 | Family::Gemma3 | Family::VaultGemma => {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
                 Scales::gemma(shape.width, divisor).checked()
             }
