@@ -624,6 +624,10 @@ def hf_cases(cases, name):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
         four_bits(cases, name)
+    if name == 'llama4':
+        experts_apart(cases, name)
+    if name == 'gemma4-moe':
+        experts_apart(cases, name, '.moe')
     if name in EIGHT_BITS:
         eight_bits(cases, name)
     for form in [form for form, of in few_bits.FORMATS.items() if of[0] == name]:
@@ -697,6 +701,29 @@ def stacked_experts(cases, name):
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         tensors.pop('lm_head.weight')
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    cases.add(path, model)
+
+
+def experts_apart(cases, name, inside=''):
+    """The same folder with experts one by one, as quantised files have those of models whose
+    modules have all of a layer in one tensor."""
+    path, model = f'{name}-apart', make(name)
+    model.half().save_pretrained(cases.out / path)
+    tensors = {}
+    for key, tensor in load_file(cases.out / path / 'model.safetensors').items():
+        module, _, part = key.rpartition('.')
+        if not module.endswith('.experts'):
+            tensors[key] = tensor
+            continue
+        module = module.replace('.experts', f'{inside}.experts')
+        rows = tensor.swapaxes(1, 2) if 'feed_forward' in module else tensor
+        for expert, matrix in enumerate(rows):
+            halves = matrix.chunk(2) if part == 'gate_up_proj' else [matrix]
+            names = ['gate_proj', 'up_proj'] if part == 'gate_up_proj' else [part]
+            for which, half in zip(names, halves):
+                tensors[f'{module}.{expert}.{which}.weight'] = half.contiguous()
+    model = read(cases.out / path)  # as it was saved
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
 
@@ -938,6 +965,8 @@ def fixture_cases(cases):
     narrow_case(cases, 'gemma3-odd', torch.float16)
     narrow_case(cases, 'gemma4-moe', torch.bfloat16)
     narrow_case(cases, 'llama4', torch.bfloat16)
+    experts_apart(cases, 'llama4')
+    experts_apart(cases, 'gemma4-moe', '.moe')
     gguf_case(cases, 'llama4-usual', 'Q8_0')
     gguf_case(cases, 'gemma4-small', 'Q8_0')
     narrow_case(cases, 'gemma4-small', torch.float16)

@@ -319,7 +319,10 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
             check_rows_alone(backend, Look { latent, ..look });
             check_rows_alone(backend, Look { latent, head_dim: 20, kv: KvDtype::Bf16, ..look });
         }
-        for ungated in UNGATED {
+        // What stands between two products does not depend on what they multiply, and where the
+        // processor has no products of bytes each of them takes microseconds.
+        let some = if held == Held::Int8 { &UNGATED[..1] } else { &UNGATED[..] };
+        for &ungated in some {
             check_rows_alone(backend, Look { ungated: Some(ungated), ..look });
             check_rows_alone(backend, Look { ungated: Some(ungated), ffn: 100, ..look });
         }
@@ -355,7 +358,9 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
     let angles = if look.last { plain } else { scaling(&plain) };
     let project_last = |queries| backend.project(&packed, &x, (0, &angles), queries);
     let qkv = project_last(TOKENS).expect("fits");
-    for queries in [0, 1, 17, 36, TOKENS] {
+    // As above.
+    let counts = if look.held == Held::Int8 { &[0, 17][..] } else { &[0, 1, 17, 36, TOKENS] };
+    for &queries in counts {
         let last = project_last(queries).expect("fits");
         let want = qkv.q.clone().of_last(queries).expect("it can be read");
         assert_eq!(last.q, want, "the last {queries} of {TOKENS}");

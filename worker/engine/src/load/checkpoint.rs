@@ -102,8 +102,18 @@ impl<'a> Checkpoint<'a> {
                 |&(from, to): &(&str, &str)| Some(format!("{to}{}", name.strip_prefix(from)?));
             beginnings.iter().find_map(inside).unwrap_or(name)
         };
+        self.rename(lifted);
+    }
+
+    /// Takes a module out of names: what is inside of it is its layer's then.
+    pub(crate) fn open(&mut self, module: &str) {
+        let inside = format!(".{module}.");
+        self.rename(|name| name.replace(&inside, "."));
+    }
+
+    fn rename(&mut self, renamed: impl Fn(String) -> String) {
         let tensors = std::mem::take(&mut self.tensors).into_iter();
-        self.tensors = tensors.map(|(name, tensor)| (lifted(name), tensor)).collect();
+        self.tensors = tensors.map(|(name, tensor)| (renamed(name), tensor)).collect();
     }
 }
 

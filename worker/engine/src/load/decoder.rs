@@ -111,8 +111,7 @@ pub(crate) struct Decoder {
     pub(crate) qk_norm: QkNorm,
     /// Layers that rotate have norms of each head of queries and keys, without weights.
     pub(crate) unit_norms: bool,
-    /// Of layers whose heads are those of [`ModelShape::wide`]: values are keys before their norm
-    /// and rotation.
+    /// In layers that see everything, values are keys before their norm and rotation.
     pub(crate) keys_are_values: bool,
     /// So many numbers of each token are a layer's own, if layers take such.
     pub(crate) inputs: Option<u32>,

@@ -60,7 +60,7 @@ impl Assembler<'_, '_> {
         let (heads, width) = (shape.heads as usize, shape.width as usize);
         let [kv_heads, head_dim] = decoder.kv_heads(idx).map(|count| count as usize);
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
-        let v = if decoder.is_wide(idx) && decoder.keys_are_values { names.k } else { names.v };
+        let v = if decoder.has_keys_for_values(idx) { names.k } else { names.v };
         let sinks = match decoder.family.sinks() {
             true => {
                 let name = format!("{prefix}.{}", names.sinks);

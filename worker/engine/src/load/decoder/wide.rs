@@ -9,6 +9,12 @@ impl Decoder {
         self.shape.wide.layers > 0 && self.windows[idx].is_none()
     }
 
+    /// Values of layer `idx` are its keys before their norm and rotation: in layers that see
+    /// everything, whether their heads are wide or not.
+    pub(crate) fn has_keys_for_values(&self, idx: usize) -> bool {
+        self.keys_are_values && self.windows[idx].is_none()
+    }
+
     /// KV heads of layer `idx`, and elements of each.
     pub(crate) fn kv_heads(&self, idx: usize) -> [u32; 2] {
         match self.is_wide(idx) {

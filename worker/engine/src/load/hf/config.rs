@@ -194,6 +194,9 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let architecture = architecture_of(&value).to_owned();
     let family = family_of(&architecture)
         .ok_or_else(|| unsupported("architecture", &architecture, FAMILIES))?;
+    if quantized::is_mlx(&value) {
+        return Err(unsupported("quantization", "MLX's", quantized::SUPPORTED));
+    }
     let config = Config::from_value(value).map_err(|what| LoadError::malformed(path, what))?;
     let activation = config.activation(family);
     let activation = activation.map_err(|(name, want)| unsupported("hidden_act", name, want))?;

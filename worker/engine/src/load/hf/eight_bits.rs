@@ -29,6 +29,7 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
             let name = format!("{name}{suffix}");
             checkpoint.tensors.remove_entry(&name)
         });
+        no_zeros(checkpoint, &name)?;
         let Some(weight) = checkpoint.tensors.get_mut(&name) else { continue };
         match scales {
             Some((name, scales)) => {
@@ -41,6 +42,17 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
         }
     }
     Ok(())
+}
+
+/// Integers of which another one than 0 stands for zero are those of few bits alone.
+fn no_zeros(checkpoint: &mut Checkpoint<'_>, weight: &str) -> Result<(), LoadError> {
+    let name = format!("{weight}_zero_point");
+    match checkpoint.tensors.remove(&name) {
+        Some(zeros) if zeros.bytes.iter().any(|&byte| byte != 0) => {
+            Err(LoadError::tensor(zeros.path, &name, "must be absent, or 0 of all"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The blocks that `scales` are of: the whole, rows or, where `block` says so, these. Experts may
@@ -231,6 +243,23 @@ mod tests {
             let error = all.tensors["a.weight"].f32("a.weight").unwrap_err().to_string();
             assert!(error.contains("`F8E4M3 without scales` is not supported"), "{error}");
         }
+    }
+
+    #[test]
+    fn integers_have_0_for_zero() {
+        let check = |zeros: &[u8], want: Option<&str>| {
+            let mut all = Checkpoint { path: "folder".to_owned(), tensors: Default::default() };
+            let mut insert = |name: &str, tensor| all.tensors.insert(name.to_owned(), tensor);
+            insert("a.weight", stored(&[2, 2], Encoding::Int, &[1; 4]));
+            insert("a.weight_scale", stored(&[1], Encoding::F32, &[0; 4]));
+            insert("a.weight_zero_point", stored(&[2, 1], Encoding::Int, zeros));
+            let refused = join(&mut all, Quantized::Scaled { block: None, bits: 8 }).err();
+            let refused = refused.map(|error| error.to_string());
+            assert_eq!(refused.is_some(), want.is_some());
+            assert!(refused.unwrap_or_default().contains(want.unwrap_or_default()));
+        };
+        check(&[0, 0], None);
+        check(&[0, 3], Some("a.weight_zero_point: must be absent"));
     }
 
     #[test]

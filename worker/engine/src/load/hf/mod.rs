@@ -44,6 +44,9 @@ pub(crate) fn load(
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
     lift_base(&mut checkpoint);
+    if decoder.family == Family::Gemma4 {
+        checkpoint.open("moe"); // as some quantised files have it
+    }
     four_bits::join(&mut checkpoint)?;
     packed::join(&mut checkpoint, quantized)?;
     eight_bits::join(&mut checkpoint, quantized)?;

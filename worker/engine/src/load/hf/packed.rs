@@ -6,6 +6,9 @@ use super::super::encoding::Encoding;
 use super::config::{BITS, Quantized};
 use crate::error::LoadError;
 
+/// What AutoAWQ puts behind activations of families without gates.
+const ACT_SCALES: &str = ".act.scales";
+
 /// Puts what stands beside every weight in words together with it: `name.weight`, as others have.
 ///
 /// # Errors
@@ -16,6 +19,10 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
         Quantized::Scaled { .. } => ".weight_packed",
         Quantized::Not | Quantized::Mxfp4 => return Ok(()),
     };
+    if let Some((name, tensor)) = checkpoint.tensors.iter().find(|it| it.0.ends_with(ACT_SCALES)) {
+        let what = "what activations would be divided by: must be absent";
+        return Err(LoadError::tensor(tensor.path, name, what));
+    }
     let modules = checkpoint.tensors.keys().filter_map(|name| name.strip_suffix(suffix));
     let modules: Vec<String> = modules.map(str::to_owned).collect();
     for module in modules {
@@ -194,13 +201,18 @@ impl<'a> Part<'_, 'a> {
         }
     }
 
-    /// Each input's group, where a tensor says so; else inputs are divided evenly.
+    /// Each input's group, where a tensor says so, and not -1 of all; else inputs are divided
+    /// evenly.
     fn groups(
         &mut self,
         part: &str,
         [groups, inputs]: [usize; 2],
     ) -> Result<Option<&'a [u8]>, LoadError> {
-        let found = self.checkpoint.tensors.remove(&self.named(part));
+        let says = |tensor: &Stored<'_>| {
+            let all = integers_of(tensor).unwrap_or_default();
+            all.is_empty() || all.iter().any(|&group| group != -1)
+        };
+        let found = self.checkpoint.tensors.remove(&self.named(part)).filter(says);
         let refused = |what: String| Err(self.refused(part, what));
         match found {
             Some(tensor) if tensor.dtype == "I32" && *tensor.shape == [inputs] => {
@@ -317,6 +329,11 @@ mod tests {
         let mut tensors = gptq();
         tensors.push(("g_idx", stored(&[16], "I32", &groups)));
         tensors[2].1.bytes = &[0x00, 0x3c, 0x00, 0x40, 0x00, 0x44, 0x00, 0x48]; // 1, 2; 4, 8
+        let mut unsaid = tensors.clone();
+        let nothing = (-1_i32).to_le_bytes().repeat(16);
+        unsaid[3].1.bytes = &nothing;
+        let row = joined(GPTQ, unsaid).unwrap().tensors["a.weight"].f32("a.weight").unwrap();
+        assert_eq!((row[0], row[8], row[16], row[24]), (-1.0, -4.0, -4.0, -16.0));
         let row = joined(GPTQ, tensors).unwrap().tensors["a.weight"].f32("a.weight").unwrap();
         assert_eq!((row[0], row[8], row[16], row[24]), (-4.0, -1.0, -16.0, -4.0));
     }
@@ -359,5 +376,7 @@ mod tests {
         tensors.push(("g_idx", stored(&[16], "I32", &ninth)));
         check((GPTQ, tensors), |_| (), "group 151587081: must be below 2");
         check((GPTQ, vec![("qweight", stored(&[2], "I32", &[]))]), |_| (), "two dimensions");
+        let scaled = |all: &mut Tensors<'_>| all.push(("act.scales", stored(&[1], "F16", &ONES)));
+        check((Quantized::Awq, awq()), scaled, "a.act.scales: what activations would be divided");
     }
 }

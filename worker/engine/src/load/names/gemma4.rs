@@ -52,6 +52,9 @@ impl BesideNames {
 pub(crate) const HF_GEMMA4: Names = Names {
     experts: ExpertNames {
         router: "router.proj",
+        gate: "experts.{}.gate_proj",
+        up: "experts.{}.up_proj",
+        down: "experts.{}.down_proj",
         gate_up: "experts.gate_up_proj.{}",
         downs: "experts.down_proj.{}",
         ..HF_EXPERTS

@@ -9,6 +9,9 @@ pub(crate) const HF_LLAMA4: Names = Names {
     down: "feed_forward.down_proj",
     experts: ExpertNames {
         router: "feed_forward.router",
+        gate: "feed_forward.experts.{}.gate_proj",
+        up: "feed_forward.experts.{}.up_proj",
+        down: "feed_forward.experts.{}.down_proj",
         gate_up: "feed_forward.experts.gate_up_proj.{}",
         downs: "feed_forward.experts.down_proj.{}",
         shared_gate: "feed_forward.shared_expert.gate_proj",

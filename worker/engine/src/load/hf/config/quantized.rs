@@ -6,7 +6,7 @@ use crate::load::decoder::Family;
 
 /// For errors.
 pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, gptq, awq, \
-     modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, and mxfp4 of \
+     auto-round of these two, modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, and mxfp4 of \
      GptOssForCausalLM";
 
 /// Of integers in words.
@@ -69,10 +69,27 @@ impl Quantized {
                 version if version.eq_ignore_ascii_case("gemm") => Ok(Self::Awq),
                 other => Err(other),
             },
+            "auto-round" => Self::rounded(config),
             "compressed-tensors" => Self::compressed(config),
             name => return Err(name.to_owned()),
         };
         read.map_err(|what| format!("{name} ({what})"))
+    }
+
+    /// What AutoRound says, whose integers are packed as those of others.
+    fn rounded(config: &Value) -> Result<Self, &str> {
+        if config["data_type"].as_str().is_some_and(|name| name != "int") {
+            return Err("data_type");
+        }
+        match (config["packing_format"].as_str(), bits_of(&config["bits"])) {
+            (_, None) => Err("bits"),
+            (Some("auto_round:auto_gptq"), Some(bits)) => {
+                Ok(Self::Gptq { bits, zeros_from_one: true })
+            }
+            (Some("auto_round:auto_awq"), Some(4)) => Ok(Self::Awq),
+            (Some("auto_round:auto_awq"), _) => Err("bits"),
+            (other, _) => Err(other.unwrap_or("no packing_format")),
+        }
     }
 
     /// What compressed-tensors says.
@@ -118,6 +135,12 @@ impl Quantized {
     }
 }
 
+/// Whether a file is one of MLX, which says it beside what others do, or instead.
+pub(super) fn is_mlx(config: &Value) -> bool {
+    let says = |field: &str| config["quantization"][field].is_number();
+    says("group_size") && says("bits") && config["quantization_config"]["quant_method"].is_null()
+}
+
 /// As many as integers in words may have.
 fn bits_of(value: &Value) -> Option<usize> {
     BITS.into_iter().find(|&bits| value.as_u64() == Some(bits as u64))
@@ -138,6 +161,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn files_of_mlx_are_known() {
+        let mlx = json!({ "group_size": 64, "bits": 4 });
+        let both = json!({ "quantization": mlx, "quantization_config": mlx });
+        assert!(is_mlx(&both) && is_mlx(&json!({ "quantization": mlx })));
+        let gptq =
+            json!({ "quantization": mlx, "quantization_config": { "quant_method": "gptq" } });
+        assert!(!is_mlx(&gptq) && !is_mlx(&json!({ "quantization": null })));
+    }
 
     #[test]
     fn methods_are_told_apart() {
@@ -173,6 +206,14 @@ mod tests {
         check(gemv, Err("awq (gemv)"));
         check(json!({ "quant_method": "awq", "bits": 8 }), Err("awq (bits)"));
         check(json!({}), Err("unnamed"));
+        let rounded = |bits: u32, packing: &str| json!({ "quant_method": "auto-round", "bits": bits, "packing_format": packing });
+        check(rounded(3, "auto_round:auto_gptq"), gptq(true));
+        check(rounded(4, "auto_round:auto_awq"), Ok(Quantized::Awq));
+        check(rounded(8, "auto_round:auto_awq"), Err("auto-round (bits)"));
+        check(rounded(4, "auto_round:fp8"), Err("auto-round (auto_round:fp8)"));
+        let mut floats = rounded(4, "auto_round:auto_gptq");
+        floats["data_type"] = json!("mx_fp4");
+        check(floats, Err("auto-round (data_type)"));
         let packed = |groups: Value| {
             json!({
                 "quant_method": "compressed-tensors", "format": "float-quantized",
