@@ -6,8 +6,8 @@ use crate::load::decoder::Family;
 
 /// For errors.
 pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, gptq, awq, \
-     auto-round of these two, modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, and mxfp4 of \
-     GptOssForCausalLM";
+     auto-round of these two, modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, \
+     and mxfp4 of GptOssForCausalLM";
 
 /// Of integers in words.
 pub(crate) const BITS: [usize; 4] = [2, 3, 4, 8];
@@ -206,7 +206,11 @@ mod tests {
         check(gemv, Err("awq (gemv)"));
         check(json!({ "quant_method": "awq", "bits": 8 }), Err("awq (bits)"));
         check(json!({}), Err("unnamed"));
-        let rounded = |bits: u32, packing: &str| json!({ "quant_method": "auto-round", "bits": bits, "packing_format": packing });
+        let rounded = |bits: u32, packing: &str| {
+            json!({
+                "quant_method": "auto-round", "bits": bits, "packing_format": packing,
+            })
+        };
         check(rounded(3, "auto_round:auto_gptq"), gptq(true));
         check(rounded(4, "auto_round:auto_awq"), Ok(Quantized::Awq));
         check(rounded(8, "auto_round:auto_awq"), Err("auto-round (bits)"));
