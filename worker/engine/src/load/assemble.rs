@@ -7,6 +7,7 @@ mod layer_norms;
 mod mixer;
 mod recurrent;
 mod sources;
+mod unused;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -352,13 +353,28 @@ impl<'a, 'r> Assembler<'a, 'r> {
         (self.report)(self.progress);
     }
 
-    /// Counts what the model has no use for (rotary tables, the head of a tied model).
+    /// Counts what the model has no use for (rotary tables, the head of a tied model). What is of
+    /// one of its layers, and nothing that is known to have none, may be what answers need.
     fn skip_the_rest(&mut self) {
-        for (name, tensor) in &self.sources.checkpoint.tensors {
-            if !self.used.contains(name) {
-                tracing::debug!(tensor = name, path = tensor.path, "tensor is not used");
-                self.count(tensor);
+        let Sources { decoder, checkpoint, names } = self.sources;
+        // Behind the last are layers that predict tokens to come. Without keys of their own, layers
+        // may have tensors for them all the same.
+        let read =
+            |idx: usize| idx < decoder.shape.layers as usize && decoder.keys_of(idx).is_none();
+        let mut strange = Vec::new();
+        for (name, tensor) in &checkpoint.tensors {
+            if self.used.contains(name) {
+                continue;
             }
+            tracing::debug!(tensor = name, path = tensor.path, "tensor is not used");
+            if unused::is_strange(read, names.layer, name) {
+                strange.push(name);
+            }
+            self.count(tensor);
+        }
+        if let [first, ..] = *strange {
+            let (count, path) = (strange.len(), &checkpoint.path);
+            tracing::warn!(count, first, path, "tensors of the model's layers are not used");
         }
     }
 }
