@@ -1,8 +1,9 @@
 //! Tensors that are in files and of no use.
 
-/// What modules may have that computes nothing here: tables that can be computed, masks, and what
-/// activations and keys would be rounded by.
-const KNOWN: [&str; 9] = [
+/// What modules may have that computes nothing here, or that was read with something else: tables
+/// that can be computed, masks, what activations and keys would be rounded by, parameters of
+/// activations (Apertus) and factors of matrices (llama.cpp).
+const KNOWN: [&str; 11] = [
     "inv_freq",
     "rope_freqs.weight",
     "bias_mask",
@@ -12,7 +13,10 @@ const KNOWN: [&str; 9] = [
     "v_scale",
     "input_scale",
     "input_global_scale",
+    "activation_scale",
+    ".scale",
 ];
+const OF_ACTIVATIONS: &str = ".act_fn.";
 
 /// Whether a tensor that nothing was read of may be what answers need: it is in a layer that is
 /// `read`, behind `prefix` and the layer's number, and nothing that is known.
@@ -20,7 +24,8 @@ pub(super) fn is_strange(read: impl Fn(usize) -> bool, prefix: &str, name: &str)
     let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
     let Some((number, part)) = rest.and_then(|rest| rest.split_once('.')) else { return false };
     let Ok(idx) = number.parse() else { return false };
-    read(idx) && !KNOWN.iter().any(|known| part.ends_with(known))
+    let is_known = KNOWN.iter().any(|known| part.ends_with(known));
+    read(idx) && !is_known && !part.contains(OF_ACTIVATIONS)
 }
 
 #[cfg(test)]
@@ -38,6 +43,8 @@ mod tests {
         check("model.layers.0.self_attn.rotary_emb.inv_freq", false);
         check("model.layers.0.self_attn.k_proj.k_scale", false);
         check("model.layers.0.mlp.down_proj.input_scale", false);
+        check("model.layers.0.mlp.experts.down_proj_activation_scale", false);
+        check("model.layers.0.mlp.act_fn.alpha_n", false);
         check("vision.layers.0.mlp.weight", false);
         check("model.layers.norm.weight", false);
         check("model.layersx.0.weight", false);
