@@ -2,8 +2,8 @@
 
 /// What modules may have that computes nothing here, or that was read with something else: tables
 /// that can be computed, masks, what activations and keys would be rounded by, parameters of
-/// activations (Apertus) and factors of matrices (llama.cpp).
-const KNOWN: [&str; 11] = [
+/// activations (Apertus).
+const KNOWN: [&str; 10] = [
     "inv_freq",
     "rope_freqs.weight",
     "bias_mask",
@@ -14,7 +14,6 @@ const KNOWN: [&str; 11] = [
     "input_scale",
     "input_global_scale",
     "activation_scale",
-    ".scale",
 ];
 const OF_ACTIVATIONS: &str = ".act_fn.";
 

@@ -29,6 +29,7 @@ pub(super) fn join(
         let Some(matrix) = checkpoint.tensors.get_mut(&of) else { continue };
         if matrix.encoding.is_some_and(Encoding::is_quantised) {
             matrix.laid = Laid::Scaled(scales_of(matrix, (&name, &factors))?);
+            checkpoint.tensors.remove(&name);
         }
     }
     Ok(())

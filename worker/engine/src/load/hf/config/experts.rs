@@ -37,7 +37,7 @@ impl Config {
             Family::Flint => self.flint_experts(usual)?,
             Family::HyV3 | Family::Afmoe => self.newer_experts(family, usual)?,
             Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
-                if self.num_experts.or(self.num_local_experts) == Some(0) {
+                if self.expert_count(1) == 0 {
                     return Ok(None);
                 }
                 self.qwen_experts(family, usual)?
@@ -77,6 +77,11 @@ impl Config {
         experts.checked().map(Some)
     }
 
+    /// How many there are, where families call it as most do.
+    pub(super) fn expert_count(&self, usual: u32) -> u32 {
+        self.num_experts.or(self.num_local_experts).unwrap_or(usual)
+    }
+
     fn qwen_experts(&self, family: Family, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
         let (count, chosen, ffn, shared) = match family {
             Family::Qwen2Moe => (60, 4, 1408, Some(5632)),
@@ -85,7 +90,7 @@ impl Config {
             _ => (256, 8, 512, Some(512)),
         };
         Ok(ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+            count: self.expert_count(count),
             chosen: self.num_experts_per_tok.unwrap_or(chosen),
             ffn: self.moe_intermediate_size.unwrap_or(ffn),
             shared_ffn: shared.map(|ffn| self.shared_expert_intermediate_size.unwrap_or(ffn)),
@@ -105,7 +110,7 @@ impl Config {
     fn lfm2_experts(&self, usual: ManyExperts) -> ManyExperts {
         let dense = self.num_dense_layers.unwrap_or(2);
         ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(32),
+            count: self.expert_count(32),
             chosen: self.num_experts_per_tok.unwrap_or(4),
             ffn: self.moe_intermediate_size.unwrap_or(1792),
             scoring: Scoring::Sigmoid,
@@ -126,7 +131,7 @@ impl Config {
         };
         let is_hunyuan = family == Family::HunYuanMoe;
         ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+            count: self.expert_count(count),
             chosen: self.num_experts_per_tok.unwrap_or(chosen),
             shared_ffn: is_hunyuan.then_some(self.intermediate_size),
             normalises: is_hunyuan || self.norm_topk_prob.unwrap_or(false),
@@ -168,7 +173,7 @@ impl Config {
         let ffn = self.moe_intermediate_size.unwrap_or(1024);
         let shared = self.num_shared_experts.unwrap_or(1).saturating_mul(ffn);
         Ok(ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(64),
+            count: self.expert_count(64),
             chosen: self.num_experts_per_tok.unwrap_or(8),
             ffn,
             shared_ffn: Some(shared),

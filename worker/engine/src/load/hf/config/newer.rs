@@ -97,7 +97,7 @@ impl Config {
 
     pub(super) fn mellum_experts(&self, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
         Ok(ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(64),
+            count: self.expert_count(64),
             chosen: self.num_experts_per_tok.unwrap_or(8),
             ffn: self.moe_intermediate_size.unwrap_or(896),
             normalises: self.norm_topk_prob.unwrap_or(true),
@@ -110,7 +110,7 @@ impl Config {
         let dense = self.mlp_only_layers.as_deref().unwrap_or(&[0, 1]);
         let has = |idx: usize| !dense.contains(&idx);
         Ok(ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(256),
+            count: self.expert_count(256),
             chosen: self.num_experts_per_tok.unwrap_or(6),
             ffn: self.moe_intermediate_size.unwrap_or(512),
             shared_ffn: Some(self.shared_expert_intermediate_size.unwrap_or(1024)),
@@ -127,27 +127,29 @@ impl Config {
         family: Family,
         usual: ManyExperts,
     ) -> Result<ManyExperts, Refusal> {
-        let hy = family == Family::HyV3;
-        let (count, chosen, ffn, shared) = if hy { (192, 8, 1536, 1) } else { (64, 6, 1408, 2) };
-        let scale = match family {
-            Family::HyV3 => self.newer.router_scaling_factor.unwrap_or(2.826),
-            _ => self.newer.route_scale.unwrap_or(1.0),
+        let newer = &self.newer;
+        let ((count, chosen, ffn, shared), scale, layers) = match family {
+            Family::HyV3 => {
+                let scale = newer.router_scaling_factor.unwrap_or(2.826);
+                ((192, 8, 1536, 1), scale, self.sparse_named(1)?)
+            }
+            _ => {
+                let dense = self.num_dense_layers.unwrap_or(1);
+                let layers = (0..usual.layers.len()).map(|idx| idx >= dense).collect();
+                ((64, 6, 1408, 2), newer.route_scale.unwrap_or(1.0), layers)
+            }
         };
         let ffn = self.moe_intermediate_size.unwrap_or(ffn);
         let shared = self.num_shared_experts.unwrap_or(shared).saturating_mul(ffn);
-        let dense = self.num_dense_layers.unwrap_or(1);
         Ok(ManyExperts {
-            count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+            count: self.expert_count(count),
             chosen: self.num_experts_per_tok.unwrap_or(chosen),
             ffn,
             shared_ffn: Some(shared).filter(|&shared| shared > 0),
             scoring: Scoring::Sigmoid,
             bias: true,
             scale,
-            layers: match family {
-                Family::HyV3 => self.sparse_named(1)?,
-                _ => (0..usual.layers.len()).map(|idx| idx >= dense).collect(),
-            },
+            layers,
             ..usual
         })
     }
