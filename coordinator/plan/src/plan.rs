@@ -4,7 +4,9 @@ mod dispatch;
 mod drain;
 mod hedge;
 mod loss;
+mod places;
 mod resume;
+mod unreached;
 
 use std::collections::BTreeMap;
 
@@ -148,7 +150,10 @@ impl Plan {
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let running = self.running.iter().map(|request| request.job.deadline_at_ms);
         let queued = self.queue.iter().map(|(_, job)| job.deadline_at_ms);
-        running.chain(queued).chain(self.grace_until_ms).chain(self.next_hedge_ms()).min()
+        let waits = |request: &Request| request.waits_until_ms(self.now_ms);
+        let patience = self.running.iter().filter_map(waits);
+        let all = running.chain(queued).chain(patience).chain(self.grace_until_ms);
+        all.chain(self.next_hedge_ms()).min()
     }
 
     fn worker_up(&mut self, id: WorkerId, worker: Worker, kept: Vec<SnapshotKey>) {
@@ -289,6 +294,7 @@ impl Plan {
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Failure::Deadline);
         }
+        self.running.iter_mut().for_each(|request| request.patience.tick(self.now_ms));
         if self.grace_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms) {
             self.end_grace();
         }

@@ -3,6 +3,7 @@
 mod chunk;
 mod leave;
 mod loss;
+mod patience;
 mod race;
 mod resume;
 
@@ -13,6 +14,7 @@ use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
 use self::chunk::{Chunk, State};
 pub(crate) use self::leave::Departure;
+use self::patience::Patience;
 use crate::room::{Chunks, Keeping, output};
 use crate::sets::Sets;
 use crate::turns;
@@ -45,8 +47,11 @@ pub(crate) struct Request {
     pub(crate) touched: BTreeSet<WorkerId>,
     /// Workers that were told to forget it.
     pub(crate) left: BTreeSet<WorkerId>,
-    /// How often each worker that holds shards of it could not reach others.
+    /// How often each worker that holds shards of it could not reach others, since it was left
+    /// last.
     complaints: BTreeMap<WorkerId, u32>,
+    /// Workers whose complaints have been taken off its failures.
+    spared: BTreeSet<WorkerId>,
     /// Where its completions are on their way to.
     pub(crate) departure: Option<Departure>,
     /// They have come too far for another home to be told.
@@ -65,8 +70,10 @@ pub(crate) struct Request {
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
-    /// Chunks that wait for a worker to come.
+    /// Chunks that wait for a worker to come or to have room, or for another to be reached.
     pub(crate) stranded: BTreeSet<usize>,
+    /// How long they do.
+    pub(crate) patience: Patience,
     /// Where memory is handed on, the chunk that a snapshot stands for; those before it need
     /// nobody.
     restored: Option<usize>,
@@ -95,6 +102,7 @@ impl Request {
             touched: BTreeSet::new(),
             left: BTreeSet::new(),
             complaints: BTreeMap::new(),
+            spared: BTreeSet::new(),
             departure: None,
             stays: false,
             disruptions: 0,
@@ -105,6 +113,7 @@ impl Request {
             second: None,
             confirmed: 0,
             stranded: BTreeSet::new(),
+            patience: Patience::default(),
             restored: None,
             in_flight: 0,
             in_flight_tokens: 0,
@@ -136,12 +145,19 @@ impl Request {
 
     /// Tokens that it takes of workers' pools, part by part.
     pub(crate) fn reserved(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
-        if !self.is_sharded() {
-            return self.reserved_for_sets();
+        match self.is_sharded() {
+            true => self.reserved_but(&[], page_tokens),
+            false => self.reserved_for_sets(),
         }
+    }
+
+    /// What its shards take but those of `chunks` (ascending).
+    pub(crate) fn reserved_but(&self, chunks: &[usize], page_tokens: u64) -> Vec<(WorkerId, u64)> {
         let keeping = Keeping::of(&self.job, page_tokens);
         let mut held: BTreeMap<WorkerId, Chunks> = BTreeMap::new();
-        for (chunk, span) in self.chunks.iter().zip(self.job.grid.chunks()) {
+        let counts = |idx: usize| chunks.binary_search(&idx).is_err();
+        let all = self.chunks.iter().zip(self.job.grid.chunks()).enumerate();
+        for (_, (chunk, span)) in all.filter(|(idx, _)| counts(*idx)) {
             let own_and_left = [Some(chunk.worker), chunk.left_elsewhere()];
             for worker in own_and_left.into_iter().flatten() {
                 let all = held.entry(worker).or_default();
@@ -149,7 +165,8 @@ impl Request {
             }
         }
         let at_home = output(&self.job, page_tokens) + self.gathered_tokens;
-        let home = self.chunks.last().map(|last| (last.worker, at_home));
+        let home = self.chunks.last().filter(|_| counts(self.chunks.len() - 1));
+        let home = home.map(|last| (last.worker, at_home));
         let held = held.into_iter().map(|(worker, chunks)| (worker, keeping.taken(chunks)));
         held.chain(home).collect()
     }

@@ -1745,6 +1745,116 @@ fn who_cannot_reach_a_holder_again_and_again_is_left() {
     );
 }
 
+/// Neither of two workers has room for what the other has: what they do is tried again, at ever
+/// longer intervals, as long as a lost worker would be waited for, and then as after any failure.
+#[test]
+fn where_nobody_else_has_room_who_cannot_reach_a_holder_tries_again_later() {
+    let limits = Limits { grace_ms: 1000, ..LIMITS };
+    check_with(
+        limits.clone(),
+        "up w0 pool 20
+         up w1 pool 20
+         .. submit r1 35 keep 0 by 9000
+         .. done w0 r1 c0 e0
+         .. peer w1 r1 c1 e0
+         peer w1 r1 c1 e3
+         = w1: drop r1 c1
+         = w0: drop r1 c2
+         tick 249
+         tick 250
+         = w1: assign r1 c1 e6 after w0e0
+         = w0: assign r1 c2 e5 after w0e0 w1e6
+         done w1 r1 c1 e6
+         = w1: assign r1 c3 e0 after w0e0 w1e6 w0e5
+         done w0 r1 c2 e5
+         done w1 r1 c3 e0
+         = r1 prefilled, 4 retried
+         = w1: decode r1
+         lost w1 r1
+         = w1: drop r1 c3
+         tick 749
+         tick 750
+         = w1: assign r1 c3 e8 after w0e0 w1e6 w0e5",
+    );
+    let mut plan = Plan::new(limits);
+    for line in ["up w0 pool 20", "up w1 pool 20"] {
+        plan.step(event(line));
+    }
+    let mut commands = VecDeque::from(plan.step(event("submit r1 40 keep 0 by 9000")));
+    let (mut tries, mut now_ms, mut end) = (Vec::new(), 0, None);
+    while end.is_none() {
+        let next = match commands.pop_front() {
+            None => {
+                now_ms = plan.next_deadline_ms().unwrap();
+                Some(Event::Tick { now_ms })
+            }
+            Some(Command::Assign { worker, key, .. }) if key.chunk_idx == 0 => {
+                Some(Event::ChunkDone { worker, key, busy_us: 1 })
+            }
+            Some(Command::Assign { worker, key, .. }) => {
+                tries.push(now_ms);
+                let (kind, message) = (FailureKind::Peer, "so it is".into());
+                Some(Event::ChunkFailed { worker, key, kind, message })
+            }
+            Some(Command::Ended { end: ended, .. }) => {
+                end = Some(format!("{ended:?}"));
+                None
+            }
+            Some(_) => None,
+        };
+        commands.extend(next.map(|event| plan.step(event)).into_iter().flatten());
+    }
+    tries.dedup();
+    assert_eq!((tries, now_ms), (vec![0, 250, 750, 1000], 1000));
+    assert!(end.unwrap().contains("given up after 3 failures, the last: so it is"));
+}
+
+#[test]
+fn who_comes_back_with_less_room_is_given_what_fits() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    // Chunks 1 and 3 were there.
+    let lost = "up w0 pool 25
+         up w1 pool 20
+         .. submit r1 35 keep 0 choices 0
+         .. done w0 r1 c0 e0
+         .. down w1";
+    check_with(
+        limits.clone(),
+        &format!(
+            "{lost}
+         up w1 pool 15
+         = w1: assign r1 c1 e3 after w0e0
+         = w0: assign r1 c2 e2 after w0e0 w1e3"
+        ),
+    );
+    check_with(
+        limits.clone(),
+        &format!(
+            "{lost}
+         up w1 pool 5
+         tick 99
+         tick 100
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 unavailable: the other workers have no room for the keys: a worker was lost"
+        ),
+    );
+    check_with(
+        limits,
+        "up w0 pool 60
+         up w1 pool 60
+         .. submit r1 5 mem 60
+         .. submit r2 5 mem 60
+         down w1
+         up w1 pool 20
+         tick 99
+         cancel r1
+         = w0: cancel r1
+         = r1 cancelled
+         = w0: assign r2 c0 e1 -> home",
+    );
+}
+
 /// Accepted is what begins, or what has a place in the queue; what is held up is neither.
 #[test]
 fn what_is_held_up_by_who_waits_for_room_takes_a_place_in_the_queue() {

@@ -22,6 +22,7 @@ const LIMITS: Limits = Limits {
 };
 const CHUNK_TOKENS: u32 = 10;
 const GRACE_MS: u64 = 1000;
+const DEADLINE_MS: u64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 struct Task {
@@ -82,6 +83,8 @@ struct Cluster {
     /// Whether what chunks give is kept.
     remembers: bool,
     pools: Vec<u64>,
+    /// Pairs of workers that do not reach each other, the lower one first.
+    severed: BTreeSet<(usize, usize)>,
     promises: Promises,
     now_ms: u64,
     /// Chunks that were given to a second worker.
@@ -108,6 +111,7 @@ impl Cluster {
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
             remembers: false,
+            severed: BTreeSet::new(),
             promises: Promises::default(),
             now_ms: 0,
             hedged: BTreeSet::new(),
@@ -165,7 +169,7 @@ impl Cluster {
         let Asked { chunks, choices, sharded, priority } = asked;
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
-        let (arrived_at_ms, deadline_at_ms) = (request.0, 1_000_000);
+        let (arrived_at_ms, deadline_at_ms) = (request.0, DEADLINE_MS);
         // One prompt is the beginning of another. Keys of a chunk are no memory of all before it.
         let kind = u8::from(sharded.is_some());
         let names = (0..chunks).map(|idx| SnapshotKey([2 * idx as u8 + kind; 32]));
@@ -217,14 +221,33 @@ impl Cluster {
     }
 
     /// The connection is lost. The worker lives: it lets go of what it had, and takes no more
-    /// of what it was promised before.
+    /// of what it was promised before. What it was told to forget may come back in newer epochs.
     fn cut(&mut self, idx: usize) {
         if self.workers[idx].up {
-            let Worker { mut forgotten, seen, .. } = std::mem::take(&mut self.workers[idx]);
-            forgotten.extend(seen);
-            self.workers[idx].forgotten = forgotten;
+            let seen = std::mem::take(&mut self.workers[idx].seen);
+            self.workers[idx] = Worker { forgotten: seen.clone(), seen, ..Worker::default() };
             self.step(Event::WorkerDown { worker: WorkerId(idx as u32) });
         }
+    }
+
+    /// The worker comes back, if it is not there, with another pool.
+    fn resize(&mut self, idx: usize, pool: u64) {
+        if !self.workers[idx].up {
+            self.pools[idx] = pool;
+        }
+    }
+
+    fn reaches(&self, idx: usize, other: usize) -> bool {
+        !self.severed.contains(&(idx.min(other), idx.max(other)))
+    }
+
+    /// Whether the worker reaches all that have the keys of chunks before the task.
+    fn reaches_holders(&self, idx: usize, task: &Task) -> bool {
+        let holders = task.shards.iter().flat_map(|shards| {
+            let of_chunk = |(holder, _): &(u32, Epoch)| &shards.holders[*holder as usize];
+            shards.chunks.iter().map(of_chunk)
+        });
+        holders.map(idx_of).all(|at| self.reaches(idx, at))
     }
 
     /// The worker reads its next command.
@@ -397,6 +420,10 @@ impl Cluster {
         let Some(task) = self.workers[idx].tasks.front().cloned() else { return false };
         let Task { key, next, shards } = &task;
         let is_handed = key.chunk_idx == 0 || shards.is_some();
+        if !self.reaches_holders(idx, &task) {
+            self.fail(idx);
+            return true;
+        }
         if !(is_handed || self.workers[idx].inbox.contains(key)) || !self.find_shards(&task) {
             return false;
         }
@@ -497,12 +524,20 @@ impl Cluster {
         self.go_on();
         self.wait(GRACE_MS);
         self.go_on();
+        // What is not waited for so long are others that cannot be reached.
+        while let Some(at_ms) = self.plan.next_deadline_ms().filter(|at_ms| *at_ms < DEADLINE_MS) {
+            self.wait(at_ms - self.now_ms);
+            self.go_on();
+        }
     }
 
     fn go_on(&mut self) {
+        let mut rounds = 0;
         let mut moved = true;
         while moved {
             moved = false;
+            rounds += 1;
+            assert!(rounds < 10_000, "it goes round in circles");
             for idx in 0..self.workers.len() {
                 moved |= self.deliver(idx) | self.run(idx) | self.decode(idx) | self.report(idx);
             }
@@ -545,7 +580,6 @@ impl Worker {
         self.given.retain(|given| given.0 != request);
         self.shards.retain(|shard, _| shard.0 != request);
         self.decoding.remove(&request);
-        self.seen.remove(&request);
         self.forgotten.insert(request, Epoch(u32::MAX));
     }
 }
@@ -652,6 +686,9 @@ enum Move {
     Kill(usize),
     Cut(usize),
     Start(usize),
+    Resize(usize, u64),
+    Sever(usize, usize),
+    Heal(usize, usize),
     Drain(usize, bool),
     Stay(u64, bool),
     Fail(usize),
@@ -715,6 +752,9 @@ fn any_move() -> impl Strategy<Value = Move> {
         1 => worker.clone().prop_map(Move::Kill),
         1 => worker.clone().prop_map(Move::Cut),
         2 => worker.clone().prop_map(Move::Start),
+        1 => (worker.clone(), 0u64..80).prop_map(|(idx, pool)| Move::Resize(idx, pool)),
+        1 => (worker.clone(), worker.clone()).prop_map(|(idx, other)| Move::Sever(idx, other)),
+        1 => (worker.clone(), worker.clone()).prop_map(|(idx, other)| Move::Heal(idx, other)),
         1 => (worker.clone(), any::<bool>()).prop_map(|(idx, leave)| Move::Drain(idx, leave)),
         1 => (0u64..12, any::<bool>()).prop_map(|(request, stays)| Move::Stay(request, stays)),
         1 => worker.clone().prop_map(Move::Fail),
@@ -739,6 +779,13 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Kill(idx) => cluster.kill(idx),
         Move::Cut(idx) => cluster.cut(idx),
         Move::Start(idx) => cluster.start(idx),
+        Move::Resize(idx, pool) => cluster.resize(idx, pool),
+        Move::Sever(idx, other) => {
+            if idx != other {
+                cluster.severed.insert((idx.min(other), idx.max(other)));
+            }
+        }
+        Move::Heal(idx, other) => drop(cluster.severed.remove(&(idx.min(other), idx.max(other)))),
         Move::Drain(idx, draining) => {
             cluster.step(Event::Drain { worker: WorkerId(idx as u32), draining });
         }

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said};
-use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
+use aqueduct_core::{ChunkKey, RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, Event, Plan};
 use tokio::sync::{Notify, mpsc};
 
@@ -32,7 +32,6 @@ use super::pace::Pace;
 use super::scribe::Scribe;
 use super::status::{Stats, WorkerState};
 use crate::config::Config;
-use crate::dispatch::Notice;
 use crate::submit::RequestError;
 pub(crate) use asks::{Told, Whereabouts};
 use attach::Claims;
@@ -238,21 +237,6 @@ impl EventLoop {
         }
     }
 
-    fn hear(&mut self, worker: WorkerId, notice: Notice) {
-        match notice {
-            Notice::Joined { name } => self.worker_joined(worker, name),
-            Notice::Left => self.worker_left(worker),
-            Notice::Up { info, snapshots, commands } => {
-                self.worker_up(worker, *info, snapshots, commands);
-            }
-            // The session of a refused worker ends because it was refused.
-            Notice::Down { .. } if self.is_refused(worker) => {}
-            Notice::Down { reason } => self.worker_down(worker, WorkerState::Down, &reason),
-            Notice::Event(_) if !self.orders.contains_key(&worker) => {}
-            Notice::Event(said) => self.worker_said(worker, said),
-        }
-    }
-
     fn worker_said(&mut self, worker: WorkerId, said: Said) {
         match said {
             Said::Hello(_) => tracing::warn!(%worker, "a second hello is ignored"),
@@ -279,6 +263,10 @@ impl EventLoop {
                 let anew = self.escalated(key.request);
                 self.step(anew.unwrap_or(Event::ChunkDone { worker, key, busy_us }));
             }
+            // Whoever is at it when its shards are let go of may fail: that is no news.
+            Said::ChunkFailed { key: ChunkKey { request, .. }, .. }
+            | Said::DecodeFailed { request, .. }
+                if !self.live.contains_key(&request) => {}
             Said::ChunkFailed { key, kind, message } => {
                 let name = self.name_of(worker);
                 tracing::warn!(%worker, name, %key, ?kind, message, "chunk failed");

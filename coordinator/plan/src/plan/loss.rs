@@ -29,11 +29,12 @@ impl Plan {
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
             let Some(pos) = self.position(id) else { continue };
-            let stranded: Vec<usize> = self.running[pos].stranded.iter().copied().collect();
-            if let Some(first) = stranded.first() {
-                let lost = self.running[pos].worker(*first);
-                self.place_again(pos, &stranded, lost, "a worker was lost");
-            }
+            let request = &self.running[pos];
+            let stranded: Vec<usize> = request.stranded.iter().copied().collect();
+            let Some(first) = stranded.first().filter(|_| !request.patience.pauses()) else {
+                continue;
+            };
+            self.place_again(pos, &stranded, request.worker(*first), "a worker was lost");
         }
     }
 
@@ -99,44 +100,11 @@ impl Plan {
             (FailureKind::Peer | FailureKind::Deadline, Some(unreached)) => {
                 self.leave(pos, unreached, &why);
             }
-            (FailureKind::Peer | FailureKind::Deadline, None)
-                if self.is_to_be_left(pos, worker) =>
-            {
-                self.leave(pos, worker, &why);
-            }
             (FailureKind::Peer | FailureKind::Deadline, None) => {
-                self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
+                self.cannot_reach(pos, key.chunk_idx as usize, worker, &why);
             }
             (kind, _) => self.fail_as(key.request, kind, why),
         }
-    }
-
-    /// Whether `worker`, which could not reach what it needs of others, is to be left: it does not
-    /// reach them again and again, though they are there, and others may.
-    fn is_to_be_left(&mut self, pos: usize, worker: WorkerId) -> bool {
-        let is_rule = self.running[pos].complain(worker);
-        let request = &self.running[pos];
-        let may = |other: WorkerId| other != worker && !request.left.contains(&other);
-        is_rule && self.up().into_iter().any(may)
-    }
-
-    /// Takes a request away from a worker that is up but cannot be given its memory. Nothing
-    /// of it may stay there: a chunk that waits in vain would block those behind it. And it
-    /// never returns: the cancellation could overtake, and wipe out, a memory sent there later.
-    pub(super) fn leave(&mut self, pos: usize, worker: WorkerId, why: &str) {
-        let request = &mut self.running[pos];
-        self.commands.push(Command::Cancel { worker, request: request.id });
-        let disruptions = request.disruptions_left(worker);
-        request.left.insert(worker);
-        let lost = request.on(worker);
-        let lost = self.lost_in_race(pos, &lost, worker);
-        let lost = self.lost_under_way(pos, lost, worker);
-        let request = &mut self.running[pos];
-        let loss = request.lose(&lost);
-        request.is_gone_from(worker);
-        request.disruptions = disruptions;
-        self.drop_chunks(self.running[pos].id, loss.dropped);
-        self.place_again(pos, &loss.moved, worker, why);
     }
 
     /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
@@ -161,12 +129,9 @@ impl Plan {
             return;
         }
         match kind {
-            FailureKind::Peer | FailureKind::Deadline if self.is_to_be_left(pos, worker) => {
-                self.leave(pos, worker, &why);
-            }
             FailureKind::Peer | FailureKind::Deadline => {
                 let last = self.running[pos].chunk_count() - 1;
-                self.do_again(pos, &[last], worker, &why);
+                self.cannot_reach(pos, last, worker, &why);
             }
             kind => self.fail_as(id, kind, why),
         }
@@ -174,7 +139,7 @@ impl Plan {
 
     /// Gives the chunks `moved` of a running request, which all wait, new workers and epochs,
     /// and tells the workers of the chunks before them. If no worker can take them, they wait
-    /// for one to come, for as long as the plan does.
+    /// for one that can, for as long as the plan waits for one to come.
     pub(super) fn place_again(&mut self, pos: usize, moved: &[usize], avoid: WorkerId, why: &str) {
         if moved.is_empty() {
             return;
@@ -182,11 +147,10 @@ impl Plan {
         let id = self.running[pos].id;
         let chosen = match self.places_again(pos, moved, avoid, why) {
             Ok(chosen) => chosen,
-            Err(_) if self.grace_until_ms.is_some() => {
-                return self.running[pos].stranded.extend(moved);
-            }
+            Err(_) if self.may_wait(pos) => return self.running[pos].stranded.extend(moved),
             Err(failure) => return self.fail(id, failure),
         };
+        self.running[pos].patience.has_a_place();
         if self.running[pos].disruptions > self.limits.retries {
             let why =
                 format!("given up after {} failures, the last: {why}", self.limits.retries + 1);
@@ -210,36 +174,6 @@ impl Plan {
         for &idx in moved {
             self.redirect_to(pos, idx);
         }
-    }
-
-    /// A worker for each of the chunks `moved`: another than `avoid`, and than the one that has
-    /// what the last chunk was given, where there is any other.
-    pub(super) fn places_again(
-        &self,
-        pos: usize,
-        moved: &[usize],
-        avoid: WorkerId,
-        why: &str,
-    ) -> Result<Vec<WorkerId>, Failure> {
-        let request = &self.running[pos];
-        let mut places = self.up();
-        if places.is_empty() {
-            return Err(Failure::no_worker());
-        }
-        places.retain(|worker| !request.left.contains(worker));
-        if places.is_empty() {
-            let why = format!("no other worker can take over: {why}");
-            return Err(Failure::Unavailable(why));
-        }
-        let giver = request.giver().map(|idx| request.worker(idx));
-        for avoid in giver.into_iter().chain([avoid]) {
-            if places.iter().any(|worker| *worker != avoid) {
-                places.retain(|worker| *worker != avoid);
-            }
-        }
-        self.new_places(pos, moved, &places).ok_or_else(|| {
-            Failure::Unavailable(format!("the other workers have no room for the keys: {why}"))
-        })
     }
 
     /// Tells the chunk before `idx`, if it has or will have anything to send, where `idx` is.

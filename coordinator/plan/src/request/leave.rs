@@ -66,16 +66,18 @@ impl Request {
     /// with nothing, and nothing that it was told before can reach it.
     pub(crate) fn begin_again_with(&mut self, worker: WorkerId) {
         self.left.remove(&worker);
+        self.spared.remove(&worker);
         self.complaints.remove(&worker);
     }
 
-    /// What counts of its failures when it leaves `worker`. Of those that were this worker's where
-    /// keys are in shards nothing does: it can be left once, and there are as many workers as
-    /// there are. Among few of them the way round all that cannot reach each other would be longer
+    /// It leaves `worker`; what counts of its failures from then on. Of those that were this
+    /// worker's where keys are in shards nothing does, once: there are as many workers as there
+    /// are, and among few of them the way round all that cannot reach each other would be longer
     /// than what a request survives.
-    pub(crate) fn disruptions_left(&self, worker: WorkerId) -> u32 {
-        let of_worker = self.complaints.get(&worker).copied().unwrap_or(0).saturating_sub(1);
-        match self.is_sharded() {
+    pub(crate) fn leave(&mut self, worker: WorkerId) -> u32 {
+        self.left.insert(worker);
+        let of_worker = self.complaints.remove(&worker).unwrap_or(0).saturating_sub(1);
+        match self.is_sharded() && self.spared.insert(worker) {
             true => self.disruptions.saturating_sub(of_worker),
             false => self.disruptions + 1,
         }

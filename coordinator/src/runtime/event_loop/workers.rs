@@ -10,8 +10,24 @@ use tokio::sync::mpsc;
 
 use super::super::status::{ModelInfo, WorkerState, WorkerStatus, reached_there};
 use super::EventLoop;
+use crate::dispatch::Notice;
 
 impl EventLoop {
+    pub(super) fn hear(&mut self, worker: WorkerId, notice: Notice) {
+        match notice {
+            Notice::Joined { name } => self.worker_joined(worker, name),
+            Notice::Left => self.worker_left(worker),
+            Notice::Up { info, snapshots, commands } => {
+                self.worker_up(worker, *info, snapshots, commands);
+            }
+            // The session of a refused worker ends because it was refused.
+            Notice::Down { .. } if self.is_refused(worker) => {}
+            Notice::Down { reason } => self.worker_down(worker, WorkerState::Down, &reason),
+            Notice::Event(_) if !self.orders.contains_key(&worker) => {}
+            Notice::Event(said) => self.worker_said(worker, said),
+        }
+    }
+
     pub(super) fn worker_joined(&mut self, worker: WorkerId, name: String) {
         tracing::info!(%worker, name, "worker is a member");
         self.outputs.shown.cluster.send_modify(|cluster| {
