@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import few_bits
 import gguf_files
+import own_code
 
 TOKENS = 75
 TINY = dict(vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -76,6 +77,7 @@ MODELS = {
     'llama-mha-tied': ('LlamaConfig', dict(num_key_value_heads=4, tie_word_embeddings=True)),
     'llama-wide-head': ('LlamaConfig', dict(head_dim=24, rms_norm_eps=1e-5)),
     'llama-biases': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True)),
+    'llama-attention-biases': ('LlamaConfig', dict(attention_bias=True)),
     'llama31': ('LlamaConfig', dict(rope_parameters=LLAMA3)),
     'llama-linear': ('LlamaConfig', dict(rope_parameters=LINEAR)),
     'llama-dynamic': ('LlamaConfig', dict(rope_parameters=dict(
@@ -632,6 +634,8 @@ def hf_cases(cases, name):
         eight_bits(cases, name)
     for form in [form for form, of in few_bits.FORMATS.items() if of[0] == name]:
         few_bits_case(cases, form)
+    for form in [form for form, of in own_code.FORMS.items() if of[1] == name]:
+        own_code.own_code_case(cases, form, make, read, torch.float32)
     if name == 'gemma3':
         cases.folder(GEMMA3_INSIDE, make(GEMMA3_INSIDE))
         old_gemma3(cases, name)
@@ -1055,6 +1059,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'afmoe', 'Q8_0')
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
+    for form in own_code.FORMS:
+        own_code.own_code_case(cases, form, make, read, torch.bfloat16)
 
 
 def all_cases(cases, names):

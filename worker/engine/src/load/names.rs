@@ -291,6 +291,33 @@ pub(crate) const HF_GPTJ: Names = Names {
     ..HF
 };
 
+/// The same in EXAONE 3.
+pub(crate) const HF_EXAONE: Names = Names {
+    ffn_norm: "ln_2",
+    q: "attn.attention.q_proj",
+    k: "attn.attention.k_proj",
+    v: "attn.attention.v_proj",
+    out: "attn.attention.out_proj",
+    gate: "mlp.c_fc_0",
+    up: "mlp.c_fc_1",
+    down: "mlp.c_proj",
+    ..HF_GPTJ
+};
+
+/// The same in InternLM 2.
+pub(crate) const HF_INTERNLM2: Names = Names {
+    embed: "model.tok_embeddings",
+    head: "output",
+    attn_norm: "attention_norm",
+    qkv: "attention.wqkv",
+    out: "attention.wo",
+    ffn_norm: "ffn_norm",
+    gate: "feed_forward.w1",
+    up: "feed_forward.w3",
+    down: "feed_forward.w2",
+    ..HF
+};
+
 /// The same in Phi 1 and 2.
 pub(crate) const HF_PHI: Names = Names {
     final_norm: "model.final_layernorm",

@@ -8,6 +8,12 @@ use super::{LayerNorms, QkNorm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     Llama,
+    /// EXAONE 3 and 3.5, which is Llama by other names.
+    Exaone,
+    /// InternLM 2 and 2.5: the same.
+    InternLm2,
+    /// MiniCPM 1, 2 and 4: the same with scales.
+    MiniCpm,
     /// Mistral, and what reads text of Mistral 3.
     Mistral,
     /// Mistral with windows in some layers.

@@ -286,7 +286,7 @@ impl Config {
             // Wide heads may be others, and no part of theirs stands elsewhere.
             rotary_dim: if shape.wide.layers > 0 { shape.head_dim } else { rotary_dim },
             neighbours: self.neighbours(family),
-            by_head: matches!(family, Family::GptNeoX | Family::Falcon),
+            by_head: matches!(family, Family::GptNeoX | Family::Falcon | Family::InternLm2),
         }
     }
 

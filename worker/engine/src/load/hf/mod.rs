@@ -84,6 +84,8 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,
         Family::Falcon => &names::HF_FALCON,
         Family::GptJ => &names::HF_GPTJ,
+        Family::Exaone => &names::HF_EXAONE,
+        Family::InternLm2 => &names::HF_INTERNLM2,
         Family::Llama4 => &names::HF_LLAMA4,
         Family::Phi => &names::HF_PHI,
         Family::Apertus => &names::HF_APERTUS,

@@ -99,13 +99,21 @@ impl Config {
         said.map_or(family.neighbours(), Option::unwrap_or_default)
     }
 
-    /// MiniCPM 3's.
-    pub(super) fn minicpm_scales(&self, shape: &ModelShape) -> Result<Scales, Refusal> {
+    /// MiniCPM's; the first of them has no scales where a file does not say them.
+    pub(super) fn minicpm_scales(
+        &self,
+        family: Family,
+        shape: &ModelShape,
+    ) -> Result<Scales, Refusal> {
         let (fields, layers) = (&self.latent, shape.layers as f32);
-        let depth = fields.scale_depth.unwrap_or(Some(1.4));
-        let base = fields.dim_model_base.unwrap_or(Some(256.0));
+        let usual = match family {
+            Family::MiniCpm => [1.0; 3],
+            _ => [12.0, 1.4, 256.0],
+        };
+        let depth = fields.scale_depth.unwrap_or(Some(usual[1]));
+        let base = fields.dim_model_base.unwrap_or(Some(usual[2]));
         Scales {
-            embed: fields.scale_emb.unwrap_or(12.0),
+            embed: fields.scale_emb.unwrap_or(usual[0]),
             residual: depth.map_or(1.0, |depth| depth / layers.sqrt()),
             logits: base.map_or(1.0, |base| shape.width as f32 / base),
             ..Scales::usual(shape.head_dim)

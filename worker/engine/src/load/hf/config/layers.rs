@@ -71,6 +71,8 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
+            Family::InternLm2 | Family::MiniCpm => both(is_biased, false),
+            Family::Exaone => Biases::default(),
             Family::HyperClovaX | Family::GraniteSwa | Family::HyV3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
@@ -220,6 +222,7 @@ impl Config {
                 given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
+            Family::Exaone | Family::InternLm2 | Family::MiniCpm => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,

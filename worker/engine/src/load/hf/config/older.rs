@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::families::Tabled;
 use super::nemotron_h;
+use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
@@ -10,6 +12,17 @@ pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
 pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
 pub(super) const LFM2: &str = "Lfm2ForCausalLM";
 pub(super) const LFM2_MOE: &str = "Lfm2MoeForCausalLM";
+
+const EXAONE: &str = "ExaoneForCausalLM";
+const INTERNLM2: &str = "InternLM2ForCausalLM";
+const MINICPM: &str = "MiniCPMForCausalLM";
+
+/// Those whose files bring their own code, as transformers has none for them.
+pub(super) const FAMILIES: [Tabled; 3] = [
+    ("exaone", EXAONE, Family::Exaone),
+    ("internlm2", INTERNLM2, Family::InternLm2),
+    ("minicpm", MINICPM, Family::MiniCpm),
+];
 
 const TIED: &str = "tie_word_embeddings";
 
@@ -36,7 +49,43 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             move_to(fields, [("tie_embedding", TIED)]);
             Ok(())
         }
+        EXAONE => {
+            exaone(fields);
+            Ok(())
+        }
+        INTERNLM2 => {
+            move_to(fields, [("bias", "attention_bias")]);
+            Ok(())
+        }
+        MINICPM => minicpm(fields),
         _ => Ok(()),
+    }
+}
+
+/// EXAONE 3 and 3.5: Llama with other names.
+fn exaone(fields: &mut Map<String, Value>) {
+    let others = [
+        ("num_layers", "num_hidden_layers"),
+        ("activation_function", "hidden_act"),
+        ("layer_norm_epsilon", "rms_norm_eps"),
+    ];
+    move_to(fields, others);
+    if let (None, Some(width)) = (
+        fields.get("intermediate_size").filter(|size| !size.is_null()),
+        fields.get("hidden_size").and_then(Value::as_u64),
+    ) {
+        put(fields, json!({ "intermediate_size": width.checked_mul(4) }));
+    }
+}
+
+/// MiniCPM 1, 2 and 4, which is Llama with scales.
+fn minicpm(fields: &mut Map<String, Value>) -> Result<(), String> {
+    if let Some(sparse) = fields.get("sparse_config").filter(|sparse| !sparse.is_null()) {
+        return Err(format!("sparse_config = {sparse}: must be null"));
+    }
+    match fields.get("num_experts").and_then(Value::as_u64) {
+        None | Some(0) => Ok(()),
+        Some(experts) => Err(format!("num_experts = {experts}: must be 0")),
     }
 }
 
@@ -208,6 +257,30 @@ mod tests {
         assert_eq!(clipped, "clip_qkv = 8.0: must be null");
         let window = refused(IQUEST_CODER, json!({ "use_sliding_window": true }));
         assert_eq!(window, "use_sliding_window = true: must be false");
+    }
+
+    #[test]
+    fn those_with_code_of_their_own_are_llama_too() {
+        let own = json!({
+            "num_layers": 3, "activation_function": "silu", "layer_norm_epsilon": 1e-5,
+            "hidden_size": 64,
+        });
+        let want = json!({
+            "num_hidden_layers": 3, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+            "intermediate_size": 256,
+        });
+        check(EXAONE, own, want);
+        let said = json!({ "hidden_size": 64, "intermediate_size": 96 });
+        check(EXAONE, said, json!({ "intermediate_size": 96 }));
+        check(INTERNLM2, json!({ "bias": true }), json!({ "attention_bias": true }));
+        let dense = json!({ "sparse_config": null, "num_experts": 0, "scale_emb": 12 });
+        check(MINICPM, dense, json!({ "scale_emb": 12 }));
+        let refused = |config: Value| {
+            let Value::Object(mut fields) = config else { unreachable!() };
+            rename(&mut fields, MINICPM).unwrap_err()
+        };
+        assert_eq!(refused(json!({ "num_experts": 8 })), "num_experts = 8: must be 0");
+        assert_eq!(refused(json!({ "sparse_config": {} })), "sparse_config = {}: must be null");
     }
 
     #[test]

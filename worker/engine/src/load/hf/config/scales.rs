@@ -53,7 +53,7 @@ impl Config {
 
     fn scales_of(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
         match family {
-            Family::MiniCpm3 => self.minicpm_scales(shape),
+            Family::MiniCpm | Family::MiniCpm3 => self.minicpm_scales(family, shape),
             family if family.is_granite() => Scales {
                 embed: self.embedding_multiplier,
                 residual: self.residual_multiplier,
