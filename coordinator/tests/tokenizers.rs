@@ -56,6 +56,34 @@ fn gguf_tokenisers_agree_with_hugging_face() {
     }
 }
 
+/// Against SentencePiece itself: see `tokenizers/make_sentence.py`.
+#[test]
+fn folders_may_have_a_sentence_piece_model_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tokenizer.model", "config.json"] {
+        std::fs::copy(fixture("sentence").join(name), folder.path().join(name)).unwrap();
+    }
+    let rows = std::fs::read_to_string(fixture("sentence/texts.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
+    let config = std::fs::read(fixture("sentence/tokenizer_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    for (legacy, of) in [(Value::Null, "legacy"), (true.into(), "legacy"), (false.into(), "new")] {
+        let mut config = config.clone();
+        config["legacy"] = legacy;
+        let file = folder.path().join("tokenizer_config.json");
+        std::fs::write(file, config.to_string()).unwrap();
+        let text = TextModel::load(folder.path()).unwrap();
+        for row in &rows {
+            let want: Vec<u32> = serde_json::from_value(row["ids"][of].clone()).unwrap();
+            let said = row["text"].as_str().unwrap();
+            assert_eq!(text.encode(said, true).unwrap(), want, "{of}: {said:?}");
+        }
+        let whole = text.encode("the pond\n\n 東京", true).unwrap();
+        assert_eq!(text.decode(&whole), "the pond\n\n 東京");
+        assert_eq!(text.eos(), [2]);
+    }
+}
+
 fn families() -> GgufVocabulary {
     let bytes = std::fs::read(fixture("families.gguf")).unwrap();
     GgufVocabulary::from_gguf(&aqueduct_gguf::Gguf::parse_metadata(&bytes).unwrap()).unwrap()

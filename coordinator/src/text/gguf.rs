@@ -22,7 +22,7 @@ use super::template::TOOL_USE;
 use super::{TextError, Vocabulary, channels};
 
 /// SentencePiece, as `tokenizer.ggml.model` has it.
-const LLAMA: &str = "llama";
+pub(super) const LLAMA: &str = "llama";
 /// What leaves the spaces behind it alone where other special tokens do not.
 const STRIPS_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 /// Metadata is read in steps of this many bytes, doubled: the tensors behind it need not be.
@@ -55,11 +55,11 @@ const ENDS: [&str; 16] = [
 const SPACE: &str = "▁";
 
 /// A token's role, as GGUF numbers it.
-mod kind {
-    pub(super) const NORMAL: i32 = 1;
-    pub(super) const UNKNOWN: i32 = 2;
-    pub(super) const CONTROL: i32 = 3;
-    pub(super) const USER_DEFINED: i32 = 4;
+pub(super) mod kind {
+    pub(in super::super) const NORMAL: i32 = 1;
+    pub(in super::super) const UNKNOWN: i32 = 2;
+    pub(in super::super) const CONTROL: i32 = 3;
+    pub(in super::super) const USER_DEFINED: i32 = 4;
 }
 
 /// What a GGUF file says about its tokeniser.

@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::calls::ENDS_OF_TURNS;
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary, dialect, ranks};
+use super::{TextError, Vocabulary, dialect, ranks, sentence};
 
 /// # Errors
 /// A missing or broken `tokenizer.json`, where there is no other tokeniser, or another file that is
@@ -72,11 +72,16 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     })
 }
 
-/// That of `tokenizer.json`, or of `tiktoken.model` where there is no such file.
+/// That of `tokenizer.json`, or where there is no such file of `tiktoken.model` or
+/// `tokenizer.model`.
 fn tokenizer(folder: &Path, texts: &Value) -> Result<Tokenizer, TextError> {
-    let (path, ranks) = (folder.join("tokenizer.json"), folder.join(ranks::FILE));
+    let path = folder.join("tokenizer.json");
+    let [ranks, pieces] = [ranks::FILE, sentence::FILE].map(|name| folder.join(name));
     if !path.exists() && ranks.exists() {
         return ranks::read(&ranks, texts, described_tokens(texts));
+    }
+    if !path.exists() && pieces.exists() {
+        return sentence::read(&pieces, texts, &described_tokens(texts));
     }
     let invalid = |error: tokenizers::Error| TextError::invalid(path.display().to_string(), error);
     let bytes =
@@ -215,7 +220,7 @@ fn text(path: &Path) -> Result<Option<String>, TextError> {
 }
 
 /// A token by its text, plain or as an object.
-fn token_text(value: &Value) -> Option<&str> {
+pub(super) fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 

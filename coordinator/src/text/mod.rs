@@ -21,6 +21,7 @@ mod pretokenizer;
 mod python;
 mod ranks;
 mod scan;
+mod sentence;
 mod shape;
 mod stop;
 mod template;

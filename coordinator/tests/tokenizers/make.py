@@ -107,8 +107,9 @@ def write(name, tok, model, pre, bos, eos):
         out.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
-text = open(sys.argv[1]).read()[:200_000]
-write("qwen2", byte_level(text, QWEN2, nfc=True), "gpt2", "qwen2", None, 0)
-llama3 = byte_level(text, LLAMA3, nfc=False)
-write("llama3", llama3, "gpt2", "llama-bpe", None, 0)
-write("llama2", sentence_piece(text), "llama", None, 1, 2)
+if __name__ == "__main__":
+    text = open(sys.argv[1]).read()[:200_000]
+    write("qwen2", byte_level(text, QWEN2, nfc=True), "gpt2", "qwen2", None, 0)
+    llama3 = byte_level(text, LLAMA3, nfc=False)
+    write("llama3", llama3, "gpt2", "llama-bpe", None, 0)
+    write("llama2", sentence_piece(text), "llama", None, 1, 2)
