@@ -217,10 +217,18 @@ impl Room {
         self.0.iter().map(hold).collect()
     }
 
-    /// Why memory sets of `job` that take `set_tokens` of every worker have a place nowhere.
-    pub(crate) fn too_small(&self, set_tokens: u64, job: &Job) -> Refusal {
+    /// Why memory sets of `job` that take `set_tokens` of every worker have a place nowhere; they
+    /// would have one in chunks of so many tokens, if any.
+    pub(crate) fn too_small(
+        &self,
+        set_tokens: u64,
+        job: &Job,
+        chunk_tokens: Option<u32>,
+    ) -> Refusal {
         let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
-        let fewer = "lower local or heavy, or bound the policy";
+        let larger = chunk_tokens.map(|tokens| format!("raise chunk_tokens to {tokens}, "));
+        let fewer =
+            format!("{}lower local or heavy, or bound the policy", larger.unwrap_or_default());
         let bound = match job.state_tokens {
             states if states > 0 && job.choices > 1 => format!(
                 "at most {largest}, a worker's pool, of which the states of each further \

@@ -1008,6 +1008,9 @@ fn memory_sets_wait_for_room_and_what_never_has_any_is_refused() {
          submit r4 5 mem 8 choices 3
          = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy, \
 or bound the policy
+         submit r5 60 mem 4 choices 0
+         = r5 memory_tokens = 24: must be at most 20, a worker's pool: raise chunk_tokens to 20, \
+lower local or heavy, or bound the policy
          done w0 r1 c0 e0
          = r1 prefilled, 0 retried
          = w0: cancel r1

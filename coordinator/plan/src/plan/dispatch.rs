@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aqueduct_core::work::NextHop;
-use aqueduct_core::{Refusal, RequestId, WorkerId};
+use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId};
 
 use super::Plan;
 use crate::request::Request;
@@ -202,9 +202,20 @@ impl Plan {
         let room = self.room_less(&BTreeMap::new());
         let refusal = || match job.sharded {
             Some(_) => room.refusal(job, self.limits.page_tokens),
-            None => room.too_small(self.set_tokens(job), job),
+            None => room.too_small(self.set_tokens(job), job, self.chunks_that_fit(job, &room)),
         };
         (!self.fits(job, &room)).then(refusal)
+    }
+
+    /// The size of chunks, if it is larger, of which one alone is in flight, so that fewer sets are;
+    /// `None` where these had no place either.
+    fn chunks_that_fit(&self, job: &Job, room: &Room) -> Option<u32> {
+        let chunk_tokens = self.limits.batch_tokens;
+        let larger = chunk_tokens > job.grid.chunk_tokens();
+        let grid =
+            ChunkGrid::new(job.grid.prompt_tokens(), chunk_tokens).ok().filter(|_| larger)?;
+        let job = Job { grid, ..job.clone() };
+        (!room.with(self.set_tokens(&job)).is_empty()).then_some(chunk_tokens)
     }
 
     /// Whether all workers that there ever were could, also those that are gone or to be left.
