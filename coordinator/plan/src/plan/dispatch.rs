@@ -207,8 +207,8 @@ impl Plan {
         (!self.fits(job, &room)).then(refusal)
     }
 
-    /// The size of chunks, if it is larger, of which one alone is in flight, so that fewer sets are;
-    /// `None` where these had no place either.
+    /// The size of chunks, if it is larger, of which one alone is in flight, so that fewer sets
+    /// are; `None` where these had no place either.
     fn chunks_that_fit(&self, job: &Job, room: &Room) -> Option<u32> {
         let chunk_tokens = self.limits.batch_tokens;
         let larger = chunk_tokens > job.grid.chunk_tokens();
