@@ -39,6 +39,7 @@ DEVICE f32 exp_beyond_line(f32 x) {
 // What is made of an up projection that no gate multiplies. NaN stays NaN.
 DEVICE f32 curved(const PrepareParams& p, f32 x) {
     if (p.activation == GELU) return gelu(x);
+    if (p.activation == RELU) return x < 0.0f ? 0.0f : x;
     if (p.activation == RELU_SQUARED) {
         x = x < 0.0f ? 0.0f : x;
         return mul(x, x);

@@ -129,6 +129,7 @@ constexpr u32 CLAMPED_SILU = 2;
 constexpr u32 GELU = 3;
 constexpr u32 RELU_SQUARED = 4;
 constexpr u32 XIELU = 5;
+constexpr u32 RELU = 6;
 
 struct PrepareParams {
     const void* x;

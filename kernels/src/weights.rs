@@ -135,6 +135,8 @@ pub enum Ungated {
     GeluTanh,
     /// x Φ(x), with Φ(x) = (1 + erf(x / sqrt 2)) / 2  (Hendrycks and Gimpel 2016).
     Gelu,
+    /// max(x, 0)
+    Relu,
     /// max(x, 0)²  (So et al. 2021).
     ReluSquared,
     /// See [`Xielu`].

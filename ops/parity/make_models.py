@@ -247,6 +247,13 @@ MODELS.update({
                                            num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
     'falcon-serial': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True)),
     'gptj': ('GPTJConfig', dict(rotary_dim=8)),
+    'gpt2': ('GPT2Config', dict(n_inner=80)),
+    'gpt2-untied': ('GPT2Config', dict(tie_word_embeddings=False, activation_function='relu')),
+    'gpt-bigcode': ('GPTBigCodeConfig', {}),
+    'gpt-bigcode-mha': ('GPTBigCodeConfig', dict(multi_query=False, n_inner=80)),
+    'opt': ('OPTConfig', dict(ffn_dim=96, pad_token_id=0)),
+    'opt-plain': ('OPTConfig', dict(ffn_dim=80, pad_token_id=0, enable_bias=False,
+                                    activation_function='gelu')),
     'phi': ('PhiConfig', dict(pad_token_id=0)),
     'phi-mha-tied': ('PhiConfig', dict(num_key_value_heads=4, tie_word_embeddings=True,
                                        pad_token_id=0)),
@@ -1027,6 +1034,9 @@ def fixture_cases(cases):
     narrow_case(cases, 'falcon', torch.bfloat16)
     gguf_case(cases, 'falcon-new', 'Q8_0')
     narrow_case(cases, 'gptj', torch.float16)
+    narrow_case(cases, 'gpt2', torch.bfloat16)
+    narrow_case(cases, 'gpt-bigcode', torch.float16)
+    narrow_case(cases, 'opt', torch.bfloat16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')
     gguf_case(cases, 'qwen3-next', 'Q8_0')

@@ -151,6 +151,7 @@ pub(super) fn curved(ungated: Ungated, x: Near) -> Near {
     let (made, slope) = match ungated {
         Ungated::GeluTanh => (gelu_tanh(value), 1.13),
         Ungated::Gelu => (value * (0.5 + 0.5 * erf(value * FRAC_1_SQRT_2)), 1.13),
+        Ungated::Relu => (value.max(0.0), 1.0),
         Ungated::ReluSquared if value > 0.0 => (value * value, 2.0 * far),
         Ungated::ReluSquared => (0.0, 2.0 * x.slack),
         Ungated::Xielu(Xielu { positive, negative, beta, eps }) => {

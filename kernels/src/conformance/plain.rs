@@ -138,9 +138,10 @@ pub(super) const PLAIN: Look = Look {
 };
 
 /// Every curve that stands where there is no gate.
-pub(super) const UNGATED: [Ungated; 4] = [
+pub(super) const UNGATED: [Ungated; 5] = [
     Ungated::GeluTanh,
     Ungated::Gelu,
+    Ungated::Relu,
     Ungated::ReluSquared,
     Ungated::Xielu(Xielu { positive: 0.8, negative: 1.2, beta: 0.5, eps: -1e-6 }),
 ];

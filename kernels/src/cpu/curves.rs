@@ -25,6 +25,7 @@ pub(super) fn curved<S: Simd>(simd: S, ungated: Ungated, x: S::V) -> S::V {
     match ungated {
         Ungated::GeluTanh => x / (one + exp(simd, zero - tanh_slope(simd, x))),
         Ungated::Gelu => gelu(simd, x),
+        Ungated::Relu => zero.max(x),
         Ungated::ReluSquared => {
             let x = zero.max(x);
             x * x
@@ -85,8 +86,13 @@ mod tests {
     }
 
     const XIELU: Xielu = Xielu { positive: 0.9, negative: 1.3, beta: 0.5, eps: -1e-6 };
-    const ALL: [Ungated; 4] =
-        [Ungated::GeluTanh, Ungated::Gelu, Ungated::ReluSquared, Ungated::Xielu(XIELU)];
+    const ALL: [Ungated; 5] = [
+        Ungated::GeluTanh,
+        Ungated::Gelu,
+        Ungated::Relu,
+        Ungated::ReluSquared,
+        Ungated::Xielu(XIELU),
+    ];
 
     fn check(ungated: Ungated, x: f32, holds: impl Fn(f32) -> bool) {
         for isa in Isa::available() {
@@ -112,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_far_away_is_nothing_or_as_it_is() {
-        for ungated in [Ungated::GeluTanh, Ungated::Gelu] {
+        for ungated in [Ungated::GeluTanh, Ungated::Gelu, Ungated::Relu] {
             check(ungated, -1e30, |y| y == 0.0);
             check(ungated, 1e10, |y| y == 1e10);
         }

@@ -107,6 +107,7 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
         Activation::Ungated(Ungated::Gelu) => 3,
         Activation::Ungated(Ungated::ReluSquared) => 4,
         Activation::Ungated(Ungated::Xielu(_)) => 5,
+        Activation::Ungated(Ungated::Relu) => 6,
     }
 }
 

@@ -170,6 +170,7 @@ pub(crate) fn curved(ungated: Ungated, x: f64) -> f64 {
     match ungated {
         Ungated::GeluTanh => gelu_tanh(x),
         Ungated::Gelu => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
+        Ungated::Relu => x.max(0.0),
         Ungated::ReluSquared => x.max(0.0).powi(2),
         Ungated::Xielu(Xielu { positive, negative, beta, eps }) => {
             let [positive, negative, beta, eps] = [positive, negative, beta, eps].map(f64::from);

@@ -58,6 +58,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         final_norm: vec![1.0; WIDTH].into(),
         head: embed,
         embed_scale: 1.0,
+        positions: None,
         ropes: vec![Rope::unscaled(10_000.0, HEAD_DIM); LAYERS as usize],
         temperature: None,
         still_temperature: None,

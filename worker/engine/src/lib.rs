@@ -10,6 +10,7 @@ pub mod inputs;
 pub mod load;
 pub mod model;
 pub mod port;
+pub mod positions;
 pub mod prefill;
 pub mod rope;
 pub mod sample;

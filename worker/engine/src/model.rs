@@ -14,6 +14,7 @@ use aqueduct_kernels::{
 use self::checks::{check_heads, check_lenders, windowed};
 use crate::error::EngineError;
 use crate::inputs::{LayerInputs, TokenInputs};
+use crate::positions::PositionTable;
 use crate::prefill::Block;
 use crate::rope::{Rope, Temperature};
 
@@ -50,6 +51,8 @@ pub struct ModelParts {
     pub softcap: Option<f32>,
     /// The same of the logits of tokens.
     pub logits_softcap: Option<f32>,
+    /// What positions add to embeddings, where they do.
+    pub positions: Option<PositionTable>,
     /// Where layers take inputs of their own: what these are made of.
     pub inputs: Option<TokenInputs>,
     /// Added to the mean square in RMS norms.
@@ -137,6 +140,8 @@ impl Model {
         Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
         check_heads(&parts)?;
         check_lenders(&parts)?;
+        let table = parts.positions.as_ref();
+        table.map_or(Ok(()), |table| table.check(shape.max_positions, shape.width))?;
         match &parts.inputs {
             Some(inputs) => inputs.check(shape.vocab, shape.width, &parts.layers)?,
             None => {
@@ -307,16 +312,6 @@ impl Model {
             return Ok(None);
         }
         Pool::new(self.parts.shape.head_dim as usize, self.parts.kv, bytes).map(Some)
-    }
-
-    /// `[tokens, width]`.
-    ///
-    /// # Errors
-    /// A token outside the vocabulary.
-    pub fn embed(&self, tokens: &[TokenId]) -> Result<Rows, EngineError> {
-        tokens.iter().enumerate().try_for_each(|(idx, &token)| self.check_token(idx, token))?;
-        let parts = &self.parts;
-        Ok(parts.backend.embed(&parts.embed, tokens, parts.embed_scale)?)
     }
 
     /// What layers take of `tokens`, whose embedding is `x`, where they take anything.

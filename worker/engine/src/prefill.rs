@@ -81,7 +81,7 @@ pub fn prefill(
     want: Want,
 ) -> Result<Prefilled, EngineError> {
     let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
-    let mut x = model.embed(block.tokens)?;
+    let mut x = model.embed_block(block)?;
     let inputs = model.inputs(block.tokens, &x)?;
     let first_lender = model.first_lender().filter(|_| want != Want::Memory);
     let (angles, lent) = (model.angles(block), Vec::new());

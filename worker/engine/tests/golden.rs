@@ -149,6 +149,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         embed: embed.clone(),
         layers: golden.layers.iter().map(layer).collect(),
         embed_scale: 1.0,
+        positions: None,
         windows: vec![None; golden.L as usize],
         final_norm: golden.norm.clone().into(),
         head: embed,

@@ -108,6 +108,7 @@ pub(crate) fn parts(
         embed: embed.clone(),
         layers,
         embed_scale: 1.0,
+        positions: None,
         windows: vec![None; shape.layers as usize],
         final_norm: ones.clone(),
         head: embed,

@@ -59,9 +59,10 @@ impl<'m, 'a> Batch<'m, 'a> {
         let x = Rows::zeros(tokens.len(), model.shape().width as usize);
         let angles = model.angles_at(&[]);
         let mut batch = Self { model, sets, shards, x, angles, inputs: None, done };
-        batch.angles = model.angles_at(&batch.positions());
+        let positions = batch.positions();
+        batch.angles = model.angles_at(&positions);
         let embedded = batch.together(|_, rows| {
-            let x = model.embed(&tokens[rows.clone()])?;
+            let x = model.embed(&tokens[rows.clone()], &positions[rows.clone()])?;
             let inputs = model.inputs(&tokens[rows], &x)?;
             Ok((x, inputs))
         });

@@ -25,6 +25,7 @@ use super::held::Held;
 use super::{LoadOptions, LoadProgress};
 use crate::error::LoadError;
 use crate::model::{Model, ModelParts};
+use crate::positions::PositionTable;
 
 /// Makes the model.
 pub(crate) fn assemble(
@@ -37,6 +38,7 @@ pub(crate) fn assemble(
     let mut assembler = Assembler::new(sources, options, report);
     let (vocab, width) = (decoder.shape.vocab as usize, decoder.shape.width as usize);
     let embed = assembler.table(names.embed, vocab, width)?;
+    let positions = assembler.positions()?;
     let inputs = assembler.token_inputs()?;
     let layers = (0..decoder.shape.layers)
         .map(|idx| assembler.layer(idx as usize))
@@ -54,6 +56,7 @@ pub(crate) fn assemble(
         backend: options.backend.clone(),
         embed,
         embed_scale: decoder.scales.embed / decoder.scales.residual,
+        positions,
         layers,
         windows: decoder.windows.iter().map(|window| window.map(decoder.sight())).collect(),
         final_norm: final_norm.into(),
@@ -226,6 +229,16 @@ impl<'a, 'r> Assembler<'a, 'r> {
     fn table(&mut self, name: &str, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
         let names = vec![(format!("{name}.weight"), rows)];
         self.matrix(&names, inputs, None)
+    }
+
+    /// What positions add to embeddings, in families where they do.
+    fn positions(&mut self) -> Result<Option<PositionTable>, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let Some(first) = decoder.family.first_position() else { return Ok(None) };
+        let (rows, width) =
+            (decoder.shape.max_positions.saturating_add(first), decoder.shape.width);
+        let table = self.table(names.positions, rows as usize, width as usize)?;
+        Ok(Some(PositionTable { table, first }))
     }
 
     /// A norm's weights.

@@ -5,6 +5,7 @@ mod gguf_hybrids;
 mod hybrids;
 mod llama4;
 mod newer;
+mod older;
 mod recurrent;
 
 use std::collections::BTreeSet;
@@ -21,12 +22,15 @@ pub(crate) use self::llama4::HF_LLAMA4;
 pub(crate) use self::newer::{
     GGUF_AFMOE, HF_AFMOE, HF_FLINT, HF_GRANITE_MOE_SWA, HF_HY_V3, HF_HYPERCLOVAX, HF_VAULTGEMMA,
 };
+pub(crate) use self::older::{HF_EXAONE, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_OPT};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) embed: &'static str,
+    /// Of what positions add to it, in families where they do.
+    pub(crate) positions: &'static str,
     pub(crate) final_norm: &'static str,
     pub(crate) head: &'static str,
     pub(crate) layer: &'static str,
@@ -111,6 +115,7 @@ impl ExpertNames {
 /// Hugging Face transformers.
 pub(crate) const HF: Names = Names {
     embed: "model.embed_tokens",
+    positions: "",
     final_norm: "model.norm",
     head: "lm_head",
     layer: "model.layers",
@@ -276,48 +281,6 @@ pub(crate) const HF_FALCON_TWO: Names =
 /// By which these are told.
 pub(crate) const FALCON_FFN_NORM: &str = "ln_mlp";
 
-/// The same in GPT-J.
-pub(crate) const HF_GPTJ: Names = Names {
-    embed: "transformer.wte",
-    final_norm: "transformer.ln_f",
-    layer: "transformer.h",
-    attn_norm: "ln_1",
-    q: "attn.q_proj",
-    k: "attn.k_proj",
-    v: "attn.v_proj",
-    out: "attn.out_proj",
-    up: "mlp.fc_in",
-    down: "mlp.fc_out",
-    ..HF
-};
-
-/// The same in EXAONE 3.
-pub(crate) const HF_EXAONE: Names = Names {
-    ffn_norm: "ln_2",
-    q: "attn.attention.q_proj",
-    k: "attn.attention.k_proj",
-    v: "attn.attention.v_proj",
-    out: "attn.attention.out_proj",
-    gate: "mlp.c_fc_0",
-    up: "mlp.c_fc_1",
-    down: "mlp.c_proj",
-    ..HF_GPTJ
-};
-
-/// The same in InternLM 2.
-pub(crate) const HF_INTERNLM2: Names = Names {
-    embed: "model.tok_embeddings",
-    head: "output",
-    attn_norm: "attention_norm",
-    qkv: "attention.wqkv",
-    out: "attention.wo",
-    ffn_norm: "ffn_norm",
-    gate: "feed_forward.w1",
-    up: "feed_forward.w3",
-    down: "feed_forward.w2",
-    ..HF
-};
-
 /// The same in Phi 1 and 2.
 pub(crate) const HF_PHI: Names = Names {
     final_norm: "model.final_layernorm",
@@ -337,6 +300,7 @@ pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {
     embed: "token_embd",
+    positions: "position_embd",
     final_norm: "output_norm",
     head: "output",
     layer: "blk",

@@ -40,7 +40,7 @@ pub fn prefill_sharded(
     let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
     let angles = model.angles(block);
     let Past { chunks, port } = past;
-    let mut x = model.embed(block.tokens)?;
+    let mut x = model.embed_block(block)?;
     let inputs = model.inputs(block.tokens, &x)?;
     let mut retained = vec![RetainedMass::default(); model.layers()];
     let mut audits = Vec::new();

@@ -321,8 +321,8 @@ fn configurations_are_refused_by_field() {
     let check =
         |changes: Value, parts: &[&str]| check_refused(&hf_folder(&changed(changes)), parts);
     check(
-        json!({ "architectures": ["GPT2LMHeadModel"] }),
-        &["config.json", "architecture `GPT2LMHeadModel` is not supported", "Qwen3ForCausalLM"],
+        json!({ "architectures": ["BloomForCausalLM"] }),
+        &["config.json", "architecture `BloomForCausalLM` is not supported", "Qwen3ForCausalLM"],
     );
     check(json!({ "architectures": null }), &["config.json", "architecture `none`"]);
     // Others' configurations have other fields, and still say what they are of.

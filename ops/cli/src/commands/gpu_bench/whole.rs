@@ -75,6 +75,7 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         head: embed.clone(),
         embed,
         embed_scale: 1.0,
+        positions: None,
         windows: vec![None; layers.len()],
         ropes: vec![Rope { inv_freq, attention_factor: 1.0 }; layers.len()],
         temperature: None,

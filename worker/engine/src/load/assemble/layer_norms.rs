@@ -33,8 +33,10 @@ impl Sources<'_> {
             self.checkpoint.tensors.insert(format!("{}.weight", names.head), embed);
             self.decoder.tied = false;
         }
-        if let Some(embed) = self.checkpoint.tensors.get_mut(&table) {
-            embed.centre = Some(Centre::OfRow);
+        for table in [table, format!("{}.weight", names.positions)] {
+            if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
+                table.centre = Some(Centre::OfRow);
+            }
         }
         let ModelShape { layers, width, heads, head_dim, ffn, .. } = self.decoder.shape;
         let (width, ffn, q_rows) = (width as usize, ffn as usize, (heads * head_dim) as usize);

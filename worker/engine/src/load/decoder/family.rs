@@ -8,6 +8,11 @@ use super::{LayerNorms, QkNorm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     Llama,
+    /// GPT-2, whose positions are trained.
+    Gpt2,
+    /// StarCoder 1 and SantaCoder: the same with one KV head.
+    GptBigCode,
+    Opt,
     /// EXAONE 3 and 3.5, which is Llama by other names.
     Exaone,
     /// InternLM 2 and 2.5: the same.
@@ -154,6 +159,9 @@ impl Family {
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
             }
+            Self::Gpt2 | Self::GptBigCode | Self::Opt => {
+                Some(LayerNorms { weights: true, biases: true })
+            }
             Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
                 Some(LayerNorms { weights: true, biases: true })
             }
@@ -216,6 +224,15 @@ impl Family {
         matches!(self, Self::GptOss | Self::GraniteSwa | Self::GraniteMoeSwa | Self::Flint)
     }
 
+    /// Where positions add to embeddings, and nothing rotates: the row of the first of them.
+    pub(crate) fn first_position(self) -> Option<u32> {
+        match self {
+            Self::Gpt2 | Self::GptBigCode => Some(0),
+            Self::Opt => Some(2),
+            _ => None,
+        }
+    }
+
     /// Of the feed-forward parts, where a file does not say another one.
     pub(crate) fn activation(self) -> Activation {
         match self {
@@ -223,6 +240,8 @@ impl Family {
             Self::VaultGemma => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
+            Self::Gpt2 | Self::GptBigCode => Activation::Ungated(Ungated::GeluTanh),
+            Self::Opt => Activation::Ungated(Ungated::Relu),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
             Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),

@@ -286,7 +286,10 @@ impl Config {
             // Wide heads may be others, and no part of theirs stands elsewhere.
             rotary_dim: if shape.wide.layers > 0 { shape.head_dim } else { rotary_dim },
             neighbours: self.neighbours(family),
-            by_head: matches!(family, Family::GptNeoX | Family::Falcon | Family::InternLm2),
+            by_head: match family {
+                Family::GptBigCode => shape.kv_heads == shape.heads,
+                _ => matches!(family, Family::GptNeoX | Family::Falcon | Family::InternLm2),
+            },
         }
     }
 
@@ -660,7 +663,8 @@ mod tests {
         check(Family::StarCoder2, act("gelu"), Ok(Ungated::Gelu));
         check(Family::Phi, act("gelu_new"), Ok(Ungated::GeluTanh));
         check(Family::Nemotron, act("relu2"), Ok(Ungated::ReluSquared));
-        for other in ["relu", "silu", "quick_gelu", "xielu", "gelu_10"] {
+        check(Family::Opt, act("relu"), Ok(Ungated::Relu));
+        for other in ["tanh", "silu", "quick_gelu", "xielu", "gelu_10"] {
             check(Family::Phi, act(other), Err(other));
         }
         for other in ["relu2", "silu", "gelu"] {

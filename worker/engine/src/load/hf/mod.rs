@@ -4,6 +4,7 @@ mod apertus;
 mod config;
 mod eight_bits;
 mod four_bits;
+mod gpt2;
 mod gpt_oss;
 mod llama4;
 mod olmo_hybrid;
@@ -62,6 +63,9 @@ pub(crate) fn load(
     if decoder.family == Family::Falcon {
         decoder.two_norms = checkpoint.has_some(names::FALCON_FFN_NORM);
     }
+    if decoder.family == Family::Gpt2 {
+        gpt2::turn(&mut checkpoint);
+    }
     if decoder.family == Family::Apertus {
         apertus::activations(&checkpoint, &mut decoder)?;
     }
@@ -84,6 +88,8 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,
         Family::Falcon => &names::HF_FALCON,
         Family::GptJ => &names::HF_GPTJ,
+        Family::Gpt2 | Family::GptBigCode => &names::HF_GPT2,
+        Family::Opt => &names::HF_OPT,
         Family::Exaone => &names::HF_EXAONE,
         Family::InternLm2 => &names::HF_INTERNLM2,
         Family::Llama4 => &names::HF_LLAMA4,
@@ -123,19 +129,31 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
     }
 }
 
-/// Base classes are saved without the name under which a head has them. Others than GPT-NeoX, whose
-/// embedding is not called so, are all called `model`.
+/// Base classes are saved without the name under which a head has them: `model` in most families,
+/// `transformer` where GPT-2's names are. GPT-NeoX's is served with its head alone.
 fn lift_base(checkpoint: &mut Checkpoint<'_>) {
     let has = |name: &str| checkpoint.tensors.contains_key(name);
-    if has("embed_tokens.weight") && !has("model.embed_tokens.weight") {
-        checkpoint.lift(&[
+    let names: &[_] = if has("embed_tokens.weight") && !has("model.embed_tokens.weight") {
+        &[
             ("embed_tokens.", "model.embed_tokens."),
             ("layers.", "model.layers."),
             ("norm.", "model.norm."),
             ("final_layernorm.", "model.final_layernorm."), // Phi's
             ("embedding_norm.", "model.embedding_norm."),   // LFM2's
-        ]);
-    }
+        ]
+    } else if has("wte.weight") {
+        &[
+            ("wte.", "transformer.wte."),
+            ("wpe.", "transformer.wpe."),
+            ("h.", "transformer.h."),
+            ("ln_f.", "transformer.ln_f."),
+        ]
+    } else if has("decoder.embed_tokens.weight") {
+        &[("decoder.", "model.decoder.")] // OPT's
+    } else {
+        &[]
+    };
+    checkpoint.lift(names);
 }
 
 /// A JSON file of at most `bytes_max` bytes.

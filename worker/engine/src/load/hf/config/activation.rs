@@ -6,7 +6,7 @@ use super::Config;
 use crate::load::decoder::Family;
 
 /// What families without gates are served with.
-const UNGATED: &str = "gelu, gelu_new, gelu_pytorch_tanh or relu2";
+const UNGATED: &str = "gelu, gelu_new, gelu_pytorch_tanh, relu or relu2";
 
 impl Config {
     /// As the file has it, or else the family.
@@ -40,6 +40,7 @@ fn named(name: &str) -> Option<Ungated> {
     Some(match name {
         "gelu" | "gelu_python" => Ungated::Gelu,
         "gelu_new" | "gelu_fast" | "gelu_accurate" | "gelu_pytorch_tanh" => Ungated::GeluTanh,
+        "relu" => Ungated::Relu,
         "relu2" => Ungated::ReluSquared,
         _ => return None,
     })

@@ -13,6 +13,9 @@ impl Config {
     /// Per layer: whether it rotates.
     pub(super) fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
         let layers = self.num_hidden_layers as usize;
+        if family.first_position().is_some() {
+            return Ok(vec![false; layers]);
+        }
         match (family, self.no_rope_layers.as_deref()) {
             (Family::SmolLm3, Some(rotates)) | (Family::Llama4, Some(rotates @ [_, ..])) => {
                 let count = rotates.len();
@@ -93,9 +96,10 @@ impl Config {
                 both(is_biased, is_biased)
             }
             Family::GptNeoX => both(attention.unwrap_or(true), true),
-            Family::Phi => both(true, true),
+            Family::Phi | Family::Gpt2 | Family::GptBigCode => both(true, true),
             Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
             Family::GptJ => both(false, true),
+            Family::Opt => both(attention.unwrap_or(true), attention.unwrap_or(true)),
             Family::Llama4 => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
@@ -223,6 +227,7 @@ impl Config {
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::Exaone | Family::InternLm2 | Family::MiniCpm => None,
+            Family::Gpt2 | Family::GptBigCode | Family::Opt => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,

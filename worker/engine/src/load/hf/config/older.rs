@@ -13,12 +13,19 @@ pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
 pub(super) const LFM2: &str = "Lfm2ForCausalLM";
 pub(super) const LFM2_MOE: &str = "Lfm2MoeForCausalLM";
 
+const GPT2: &str = "GPT2LMHeadModel";
+const GPT_BIGCODE: &str = "GPTBigCodeForCausalLM";
+const OPT: &str = "OPTForCausalLM";
 const EXAONE: &str = "ExaoneForCausalLM";
 const INTERNLM2: &str = "InternLM2ForCausalLM";
 const MINICPM: &str = "MiniCPMForCausalLM";
 
-/// Those whose files bring their own code, as transformers has none for them.
-pub(super) const FAMILIES: [Tabled; 3] = [
+/// Those whose positions are trained, and those whose files bring their own code, as transformers
+/// has none for them.
+pub(super) const FAMILIES: [Tabled; 6] = [
+    ("gpt2", GPT2, Family::Gpt2),
+    ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
+    ("opt", OPT, Family::Opt),
     ("exaone", EXAONE, Family::Exaone),
     ("internlm2", INTERNLM2, Family::InternLm2),
     ("minicpm", MINICPM, Family::MiniCpm),
@@ -37,6 +44,8 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             gptj(fields);
             Ok(())
         }
+        GPT2 | GPT_BIGCODE => gpt2(fields, architecture == GPT_BIGCODE),
+        OPT => opt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
@@ -152,16 +161,71 @@ fn falcon(fields: &mut Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
+/// What GPT-2 and those that came of it call otherwise.
+const GPT_NAMES: [(&str, &str); 6] = [
+    ("n_embd", "hidden_size"),
+    ("n_head", "num_attention_heads"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_positions", "max_position_embeddings"),
+    ("activation_function", "hidden_act"),
+    ("layer_norm_epsilon", "layer_norm_eps"),
+];
+
+/// GPT-2, or StarCoder's first, which may have one KV head.
+fn gpt2(fields: &mut Map<String, Value>, may_share: bool) -> Result<(), String> {
+    move_to(fields, GPT_NAMES);
+    let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
+    for (field, want) in [
+        ("scale_attn_weights", true),
+        ("scale_attn_by_inverse_layer_idx", false),
+        ("add_cross_attention", false),
+    ] {
+        if says(field, want) != want {
+            return Err(format!("{field} = {}: must be {want}", !want));
+        }
+    }
+    let shares = may_share && says("multi_query", true);
+    let unsaid = json!({
+        "vocab_size": 50_257, "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 1024,
+    });
+    fill(fields, unsaid);
+    let number = |name: &str| fields.get(name).and_then(Value::as_u64);
+    let ffn = number("n_inner").or_else(|| number("hidden_size")?.checked_mul(4));
+    let kv_heads = if shares { Some(1) } else { number("num_attention_heads") };
+    put(fields, json!({ "num_key_value_heads": kv_heads, "intermediate_size": ffn }));
+    Ok(())
+}
+
+fn opt(fields: &mut Map<String, Value>) -> Result<(), String> {
+    move_to(fields, [("activation_function", "hidden_act"), ("ffn_dim", "intermediate_size")]);
+    move_to(fields, [("enable_bias", "attention_bias")]);
+    let unsaid = json!({
+        "vocab_size": 50_272, "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 2048, "intermediate_size": 3072,
+    });
+    fill(fields, unsaid);
+    let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
+    for (field, want) in [
+        ("do_layer_norm_before", true),
+        ("layer_norm_elementwise_affine", true),
+        ("_remove_final_layer_norm", false),
+    ] {
+        if says(field, want) != want {
+            return Err(format!("{field} = {}: must be {want}", !want));
+        }
+    }
+    let heads = fields.get("num_attention_heads").cloned();
+    put(fields, json!({ "num_key_value_heads": heads }));
+    let [width, embedded] = ["hidden_size", "word_embed_proj_dim"].map(|name| fields.get(name));
+    match embedded.filter(|embedded| !embedded.is_null() && Some(*embedded) != width) {
+        Some(other) => Err(format!("word_embed_proj_dim = {other}: must be what hidden_size is")),
+        None => Ok(()),
+    }
+}
+
 fn gptj(fields: &mut Map<String, Value>) {
-    let others = [
-        ("n_embd", "hidden_size"),
-        ("n_head", "num_attention_heads"),
-        ("n_layer", "num_hidden_layers"),
-        ("n_positions", "max_position_embeddings"),
-        ("activation_function", "hidden_act"),
-        ("layer_norm_epsilon", "layer_norm_eps"),
-    ];
-    move_to(fields, others);
+    move_to(fields, GPT_NAMES);
     let unsaid = json!({
         "vocab_size": 50_400, "hidden_size": 4096, "num_hidden_layers": 28,
         "num_attention_heads": 16, "max_position_embeddings": 2048, "rotary_dim": 64,
@@ -281,6 +345,35 @@ mod tests {
         };
         assert_eq!(refused(json!({ "num_experts": 8 })), "num_experts = 8: must be 0");
         assert_eq!(refused(json!({ "sparse_config": {} })), "sparse_config = {}: must be null");
+    }
+
+    #[test]
+    fn trained_positions_have_names_of_their_own() {
+        let own = json!({ "n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": null });
+        let want = json!({
+            "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "intermediate_size": 256, "max_position_embeddings": 1024, "num_key_value_heads": 4,
+        });
+        check(GPT2, own.clone(), want);
+        check(GPT_BIGCODE, own.clone(), json!({ "num_key_value_heads": 1 }));
+        let many = json!({ "multi_query": false, "n_head": 4 });
+        check(GPT_BIGCODE, many, json!({ "num_key_value_heads": 4 }));
+        let own = json!({ "ffn_dim": 96, "activation_function": "relu", "enable_bias": false });
+        let want = json!({
+            "intermediate_size": 96, "hidden_act": "relu", "attention_bias": false,
+            "max_position_embeddings": 2048,
+        });
+        check(OPT, own, want);
+        let refused = |architecture, config: Value| {
+            let Value::Object(mut fields) = config else { unreachable!() };
+            rename(&mut fields, architecture).unwrap_err()
+        };
+        let scaled = refused(GPT2, json!({ "scale_attn_by_inverse_layer_idx": true }));
+        assert_eq!(scaled, "scale_attn_by_inverse_layer_idx = true: must be false");
+        let behind = refused(OPT, json!({ "do_layer_norm_before": false }));
+        assert_eq!(behind, "do_layer_norm_before = false: must be true");
+        let narrow = refused(OPT, json!({ "hidden_size": 64, "word_embed_proj_dim": 32 }));
+        assert_eq!(narrow, "word_embed_proj_dim = 32: must be what hidden_size is");
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! Names in families that have none of Llama's.
+
+use super::{HF, Names};
+
+/// The same in GPT-J.
+pub(crate) const HF_GPTJ: Names = Names {
+    embed: "transformer.wte",
+    final_norm: "transformer.ln_f",
+    layer: "transformer.h",
+    attn_norm: "ln_1",
+    q: "attn.q_proj",
+    k: "attn.k_proj",
+    v: "attn.v_proj",
+    out: "attn.out_proj",
+    up: "mlp.fc_in",
+    down: "mlp.fc_out",
+    ..HF
+};
+
+/// The same in GPT-2 and StarCoder 1.
+pub(crate) const HF_GPT2: Names = Names {
+    positions: "transformer.wpe",
+    qkv: "attn.c_attn",
+    out: "attn.c_proj",
+    ffn_norm: "ln_2",
+    up: "mlp.c_fc",
+    down: "mlp.c_proj",
+    ..HF_GPTJ
+};
+
+/// The same in OPT.
+pub(crate) const HF_OPT: Names = Names {
+    embed: "model.decoder.embed_tokens",
+    positions: "model.decoder.embed_positions",
+    final_norm: "model.decoder.final_layer_norm",
+    layer: "model.decoder.layers",
+    attn_norm: "self_attn_layer_norm",
+    out: "self_attn.out_proj",
+    ffn_norm: "final_layer_norm",
+    up: "fc1",
+    down: "fc2",
+    ..HF
+};
+
+/// The same in EXAONE 3.
+pub(crate) const HF_EXAONE: Names = Names {
+    ffn_norm: "ln_2",
+    q: "attn.attention.q_proj",
+    k: "attn.attention.k_proj",
+    v: "attn.attention.v_proj",
+    out: "attn.attention.out_proj",
+    gate: "mlp.c_fc_0",
+    up: "mlp.c_fc_1",
+    down: "mlp.c_proj",
+    ..HF_GPTJ
+};
+
+/// The same in InternLM 2.
+pub(crate) const HF_INTERNLM2: Names = Names {
+    embed: "model.tok_embeddings",
+    head: "output",
+    attn_norm: "attention_norm",
+    qkv: "attention.wqkv",
+    out: "attention.wo",
+    ffn_norm: "ffn_norm",
+    gate: "feed_forward.w1",
+    up: "feed_forward.w3",
+    down: "feed_forward.w2",
+    ..HF
+};
