@@ -16,6 +16,8 @@ const KNOWN: [&str; 10] = [
     "activation_scale",
 ];
 const OF_ACTIVATIONS: &str = ".act_fn.";
+/// GPT-2's mask, which is called as a bias would be.
+const MASK: &str = "attn.bias";
 
 /// Whether a tensor that nothing was read of may be what answers need: it is in a layer that is
 /// `read`, behind `prefix` and the layer's number, and nothing that is known.
@@ -24,7 +26,7 @@ pub(super) fn is_strange(read: impl Fn(usize) -> bool, prefix: &str, name: &str)
     let Some((number, part)) = rest.and_then(|rest| rest.split_once('.')) else { return false };
     let Ok(idx) = number.parse() else { return false };
     let is_known = KNOWN.iter().any(|known| part.ends_with(known));
-    read(idx) && !is_known && !part.contains(OF_ACTIVATIONS)
+    read(idx) && !is_known && part != MASK && !part.contains(OF_ACTIVATIONS)
 }
 
 #[cfg(test)]
@@ -44,6 +46,8 @@ mod tests {
         check("model.layers.0.mlp.down_proj.input_scale", false);
         check("model.layers.0.mlp.experts.down_proj_activation_scale", false);
         check("model.layers.0.mlp.act_fn.alpha_n", false);
+        check("model.layers.0.attn.bias", false);
+        check("model.layers.0.attn.c_attn.bias", true);
         check("vision.layers.0.mlp.weight", false);
         check("model.layers.norm.weight", false);
         check("model.layersx.0.weight", false);
