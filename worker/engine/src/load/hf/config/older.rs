@@ -174,17 +174,13 @@ const GPT_NAMES: [(&str, &str); 6] = [
 /// GPT-2, or StarCoder's first, which may have one KV head.
 fn gpt2(fields: &mut Map<String, Value>, may_share: bool) -> Result<(), String> {
     move_to(fields, GPT_NAMES);
-    let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
-    for (field, want) in [
+    let served = [
         ("scale_attn_weights", true),
         ("scale_attn_by_inverse_layer_idx", false),
         ("add_cross_attention", false),
-    ] {
-        if says(field, want) != want {
-            return Err(format!("{field} = {}: must be {want}", !want));
-        }
-    }
-    let shares = may_share && says("multi_query", true);
+    ];
+    must_be(fields, served)?;
+    let shares = may_share && fields.get("multi_query") != Some(&Value::Bool(false));
     let unsaid = json!({
         "vocab_size": 50_257, "hidden_size": 768, "num_hidden_layers": 12,
         "num_attention_heads": 12, "max_position_embeddings": 1024,
@@ -205,16 +201,12 @@ fn opt(fields: &mut Map<String, Value>) -> Result<(), String> {
         "num_attention_heads": 12, "max_position_embeddings": 2048, "intermediate_size": 3072,
     });
     fill(fields, unsaid);
-    let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
-    for (field, want) in [
+    let served = [
         ("do_layer_norm_before", true),
         ("layer_norm_elementwise_affine", true),
         ("_remove_final_layer_norm", false),
-    ] {
-        if says(field, want) != want {
-            return Err(format!("{field} = {}: must be {want}", !want));
-        }
-    }
+    ];
+    must_be(fields, served)?;
     let heads = fields.get("num_attention_heads").cloned();
     put(fields, json!({ "num_key_value_heads": heads }));
     let [width, embedded] = ["hidden_size", "word_embed_proj_dim"].map(|name| fields.get(name));
@@ -236,6 +228,20 @@ fn gptj(fields: &mut Map<String, Value>) {
     let heads = number("num_attention_heads");
     let made = json!({ "num_key_value_heads": heads, "intermediate_size": ffn });
     put(fields, made);
+}
+
+/// Refuses switches that are there and are not as they are served.
+fn must_be<const N: usize>(
+    fields: &Map<String, Value>,
+    served: [(&str, bool); N],
+) -> Result<(), String> {
+    let is_other = |(field, want): &(&str, bool)| {
+        fields.get(*field).and_then(Value::as_bool).is_some_and(|given| given != *want)
+    };
+    match served.into_iter().find(is_other) {
+        Some((field, want)) => Err(format!("{field} = {}: must be {want}", !want)),
+        None => Ok(()),
+    }
 }
 
 /// Gives fields the names that stand beside theirs.
