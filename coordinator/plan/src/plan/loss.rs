@@ -109,11 +109,17 @@ impl Plan {
 
     /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
     pub(super) fn do_again(&mut self, pos: usize, lost: &[usize], worker: WorkerId, why: &str) {
+        let moved = self.lose(pos, lost, worker);
+        self.place_again(pos, &moved, worker, why);
+    }
+
+    /// The same without new places: which chunks need some.
+    pub(super) fn lose(&mut self, pos: usize, lost: &[usize], worker: WorkerId) -> Vec<usize> {
         let lost = self.lost_in_race(pos, lost, worker);
         let lost = self.lost_under_way(pos, lost, worker);
         let loss = self.running[pos].lose(&lost);
         self.drop_chunks(self.running[pos].id, loss.dropped);
-        self.place_again(pos, &loss.moved, worker, why);
+        loss.moved
     }
 
     pub(super) fn decode_failed(

@@ -38,27 +38,21 @@ impl Plan {
         self.commands.push(Command::Cancel { worker, request: request.id });
         let disruptions = request.leave(worker);
         let lost = request.on(worker);
-        let lost = self.lost_in_race(pos, &lost, worker);
-        let lost = self.lost_under_way(pos, lost, worker);
+        let moved = self.lose(pos, &lost, worker);
         let request = &mut self.running[pos];
-        let loss = request.lose(&lost);
         request.is_gone_from(worker);
         request.disruptions = disruptions;
-        self.drop_chunks(self.running[pos].id, loss.dropped);
-        self.place_again(pos, &loss.moved, worker, why);
+        self.place_again(pos, &moved, worker, why);
     }
 
     /// What `worker` did of chunk `idx` is gone, and is done again when the pause of its request
     /// is over. That costs the request time and none of the failures that it survives.
     fn do_again_later(&mut self, pos: usize, idx: usize, worker: WorkerId) {
-        let lost = self.lost_in_race(pos, &[idx], worker);
-        let lost = self.lost_under_way(pos, lost, worker);
+        let disruptions = self.running[pos].disruptions;
+        let moved = self.lose(pos, &[idx], worker);
         let request = &mut self.running[pos];
-        let disruptions = request.disruptions;
-        let loss = request.lose(&lost);
         request.disruptions = disruptions;
-        request.stranded.extend(loss.moved);
-        self.drop_chunks(self.running[pos].id, loss.dropped);
+        request.stranded.extend(moved);
     }
 
     /// Whether what has no place in the request at `pos` may wait for one.

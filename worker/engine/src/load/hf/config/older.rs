@@ -119,9 +119,7 @@ fn iquest_coder(fields: &mut Map<String, Value>) -> Result<(), String> {
     if let Some(most) = fields.get("clip_qkv").filter(|most| !most.is_null()) {
         return Err(format!("clip_qkv = {most}: must be null"));
     }
-    if fields.get("use_sliding_window").and_then(Value::as_bool) == Some(true) {
-        return Err("use_sliding_window = true: must be false".to_owned());
-    }
+    must_be(fields, [("use_sliding_window", false)])?;
     let unsaid = json!({
         "vocab_size": 76_800, "hidden_size": 5120, "intermediate_size": 27_648,
         "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
@@ -139,9 +137,7 @@ fn falcon(fields: &mut Map<String, Value>) -> Result<(), String> {
     });
     fill(fields, unsaid);
     let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
-    if says("alibi", false) {
-        return Err("alibi = true: must be false".to_owned());
-    }
+    must_be(fields, [("alibi", false)])?;
     let number = |name: &str| fields.get(name).and_then(Value::as_u64);
     let heads = number("num_attention_heads");
     let is_new = says("new_decoder_architecture", false);
