@@ -20,6 +20,8 @@ pub(super) const PEAK: f64 = 989e12;
 /// What rows are made with.
 pub(super) struct Bench {
     pub(super) cuda: Arc<Cuda>,
+    /// What the device calls itself.
+    pub(super) chip: String,
     pub(super) shape: Shape,
     copy: OnceCell<f64>,
     read: OnceCell<f64>,
@@ -29,9 +31,9 @@ pub(super) struct Bench {
 type Answer<T> = Result<T, BackendError>;
 
 impl Bench {
-    pub(super) fn new(cuda: Arc<Cuda>, shape: Shape) -> Self {
+    pub(super) fn new(cuda: Arc<Cuda>, chip: String, shape: Shape) -> Self {
         let (copy, read, products) = Default::default();
-        Self { cuda, shape, copy, read, products }
+        Self { cuda, chip, shape, copy, read, products }
     }
 
     /// Bytes a second that are read and written, both counted, measured once.

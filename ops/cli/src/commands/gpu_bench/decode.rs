@@ -20,6 +20,11 @@ pub(super) fn select(bench: &Bench) -> anyhow::Result<Work> {
     let weights = vec![1.0; shape.chunk];
     let attended = block.cuda.attend_all(block.queries(), block.scope(Some(&weights)))?;
     let (memory, selection) = (Arc::new(bench.memory()?), shape.selection());
+    // Of what a selection has made it is known what it holds, as in a chain of chunks; of a set
+    // from elsewhere the host would read all positions first, each time.
+    let masses = (&attended.past_mass, &attended.own_mass);
+    let memory = Arc::new(block.cuda.select(memory, &block.own, masses, &selection)?.memory);
+    let own = bench.keys(memory.end..memory.end + shape.chunk as u32)?;
     let bytes = 2.0 * shape.kv_bytes(shape.memory) as f64;
     let copy = bench.copy_roof()?;
     Ok(Work {
@@ -34,7 +39,7 @@ pub(super) fn select(bench: &Bench) -> anyhow::Result<Work> {
         bytes,
         run: Box::new(move || {
             let masses = (&attended.past_mass, &attended.own_mass);
-            Ok(block.cuda.select(memory.clone(), &block.own, masses, &selection).map(drop)?)
+            Ok(block.cuda.select(memory.clone(), &own, masses, &selection).map(drop)?)
         }),
     })
 }

@@ -5,16 +5,26 @@ use aqueduct_kernels::{LayerOps, Rows};
 use super::bench::{Bench, PEAK};
 use super::row::Work;
 
-/// Bytes a second of an H100 SXM.
-const COPY: f64 = 3.0e12;
-const READ: f64 = 3.24e12;
+/// Bytes a second that are copied, counted twice, and read, and whose.
+type Known = (&'static str, f64, f64);
+const H100: Known = ("an H100's", 3.0e12, 3.24e12);
+const H200: Known = ("an H200's", 4.3e12, 4.6e12);
 /// Of the measured matrix peak.
 const PRODUCTS_SHARE: f64 = 0.85;
 
-/// A row that only moves memory, beside what an H100 is known to do.
-fn moved(bytes: f64, known: f64, run: impl FnMut() -> anyhow::Result<()> + 'static) -> Work {
+/// What the chip, or else an H100, is known to do.
+fn known(bench: &Bench) -> Known {
+    if bench.chip.contains("H200") { H200 } else { H100 }
+}
+
+/// A row that only moves memory, beside what is known.
+fn moved(
+    bytes: f64,
+    (whose, known): (&str, f64),
+    run: impl FnMut() -> anyhow::Result<()> + 'static,
+) -> Work {
     Work {
-        bound: format!("{:.0} MB at {:.2} TB/s, an H100's", bytes / 1e6, known / 1e12),
+        bound: format!("{:.0} MB at {:.2} TB/s, {whose}", bytes / 1e6, known / 1e12),
         floor_us: bytes / known * 1e6,
         target_us: None,
         flop: 0.0,
@@ -26,13 +36,15 @@ fn moved(bytes: f64, known: f64, run: impl FnMut() -> anyhow::Result<()> + 'stat
 pub(super) fn copy(bench: &Bench) -> anyhow::Result<Work> {
     let (cuda, bytes) = (bench.cuda.clone(), bench.shape.span_bytes);
     let span = cuda.span(bytes)?;
-    Ok(moved(2.0 * bytes as f64, COPY, move || Ok(cuda.copy_span(&span)?)))
+    let (whose, copied, _) = known(bench);
+    Ok(moved(2.0 * bytes as f64, (whose, copied), move || Ok(cuda.copy_span(&span)?)))
 }
 
 pub(super) fn read(bench: &Bench) -> anyhow::Result<Work> {
     let (cuda, bytes) = (bench.cuda.clone(), bench.shape.span_bytes);
     let span = cuda.span(bytes)?;
-    Ok(moved(bytes as f64, READ, move || Ok(cuda.read_span(&span)?)))
+    let (whose, _, read) = known(bench);
+    Ok(moved(bytes as f64, (whose, read), move || Ok(cuda.read_span(&span)?)))
 }
 
 /// The measured matrix peak.

@@ -80,7 +80,8 @@ pub(crate) async fn run(args: GpuBenchArgs) -> anyhow::Result<()> {
     let devices = Cuda::devices()?;
     let options = CudaOptions { patience: PATIENCE, ..CudaOptions::default() };
     let cuda = Arc::new(Cuda::open(args.device.index, options)?);
-    let (bench, device) = (Bench::new(cuda, EIGHT_B), &devices[args.device.index]);
+    let device = &devices[args.device.index];
+    let bench = Bench::new(cuda, device.to_string(), EIGHT_B);
     if !args.json {
         let heading = ["us", "floor", "over", "target", "", "TFLOP/s", "GB/s"];
         lines::say(&line(device, heading.map(str::to_owned)))?;
@@ -184,7 +185,7 @@ mod tests {
     fn rows_run_on_the_emulator() {
         for capability in [90, 80] {
             let cuda = Cuda::emulated(capability, CudaOptions::default()).unwrap();
-            let bench = Bench::new(Arc::new(cuda), SMALL);
+            let bench = Bench::new(Arc::new(cuda), String::new(), SMALL);
             for row in ALL {
                 let measured = timed(&bench, row, 1);
                 let measured = measured.unwrap_or_else(|error| panic!("{}: {error:#}", row.kernel));
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn a_model_that_is_too_large_is_refused() {
         let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
-        let bench = Bench::new(Arc::new(cuda), Shape { vocab: 1 << 40, ..SMALL });
+        let bench = Bench::new(Arc::new(cuda), String::new(), Shape { vocab: 1 << 40, ..SMALL });
         let error = format!("{:#}", whole::prefill(&bench).err().unwrap());
         assert!(error.starts_with("weights of 562950.0 GB: emulated: allocate"), "{error}");
         bench.cuda.settle().unwrap();
