@@ -8,6 +8,7 @@ import torch
 
 import few_bits
 import gguf_gemma4
+import gguf_gpt2
 import gguf_llama4
 import gguf_hybrid
 
@@ -29,7 +30,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
                  'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
                  'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1', 'afmoe': 'afmoe',
-                 **gguf_hybrid.ARCHITECTURES}
+                 **gguf_gpt2.ARCHITECTURES, **gguf_hybrid.ARCHITECTURES}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2', 'falcon'}
@@ -116,6 +117,8 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
         config.num_key_value_heads = config.num_kv_heads if config.new_decoder_architecture else 1
     if has_parts:
         gguf_hybrid.add_parts_metadata(writer, config)
+    elif config.model_type in gguf_gpt2.ARCHITECTURES:
+        gguf_gpt2.add_metadata(writer, config)
     else:
         add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
@@ -153,15 +156,16 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_tensor(writer, key, tensor, kind, config)
     if config.model_type == 'apertus':
         add_xielu(writer, model)
-    for name, factors in ({} if has_parts else rope_factors(config, head_dim)).items():
+    turns = not has_parts and config.model_type not in gguf_gpt2.ARCHITECTURES
+    for name, factors in (rope_factors(config, head_dim) if turns else {}).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     if config.tie_word_embeddings:
-        embed = [key for key in stored if key.endswith(('embed_tokens.weight',
-                                                        'word_embeddings.weight'))]
+        names = ('embed_tokens.weight', 'word_embeddings.weight', 'wte.weight')
+        embed = [key for key in stored if key.endswith(names)]
         stored['lm_head.weight'] = stored[embed[0]]
     return stored
 
@@ -409,14 +413,17 @@ def add_tensor(writer, key, tensor, kind, config):
         return tensor
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
-    names = {**NAMES, **POST_NORMS.get(config.model_type, {}),
+    names = {**NAMES, **gguf_gpt2.NAMES, **POST_NORMS.get(config.model_type, {}),
              **gguf_hybrid.NAMES.get(config.model_type, {})}
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
     adds_one = (module.endswith('norm') and suffix == 'weight'
                 and config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
                 and not config.model_type.startswith(('nemotron_h', 'gemma4')))
     data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
-    heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
+    is_turned = gguf_gpt2.is_turned(key, config)
+    data = np.ascontiguousarray(data.T) if is_turned else data
+    heads = {'q_proj': config.num_attention_heads,
+             'k_proj': getattr(config, 'num_key_value_heads', None)}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
@@ -437,6 +444,7 @@ def add_tensor(writer, key, tensor, kind, config):
     if parts[-1] == 'query_key_value':
         data = data[np.argsort(order)]
     data = data - 1.0 if adds_one else data
+    data = data.T if is_turned else data
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 

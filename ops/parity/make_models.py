@@ -249,6 +249,11 @@ MODELS.update({
     'gptj': ('GPTJConfig', dict(rotary_dim=8)),
     'gpt2': ('GPT2Config', dict(n_inner=80)),
     'gpt2-untied': ('GPT2Config', dict(tie_word_embeddings=False, activation_function='relu')),
+    'gpt-neo': ('GPTNeoConfig', dict(window_size=9, attention_types=[
+        [['global', 'local'], 1], [['global'], 1]])),
+    'gpt-neo-untied': ('GPTNeoConfig', dict(window_size=7, intermediate_size=80,
+                                            tie_word_embeddings=False,
+                                            attention_types=[[['local'], 3]])),
     'gpt-bigcode': ('GPTBigCodeConfig', {}),
     'gpt-bigcode-mha': ('GPTBigCodeConfig', dict(multi_query=False, n_inner=80)),
     'opt': ('OPTConfig', dict(ffn_dim=96, pad_token_id=0)),
@@ -523,7 +528,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'mistral4', 'dots1-global', 'afmoe', 'qwen3-next', 'qwen35', 'qwen35-moe',
+               'falcon-new', 'gpt2', 'gpt-bigcode', 'mistral4', 'dots1-global', 'afmoe',
+               'qwen3-next', 'qwen35', 'qwen35-moe',
                'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
                'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
 # Those of few models.
@@ -929,6 +935,7 @@ def shrink():
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
+    MODELS['gpt-neo'][1]['attention_types'] = [[['global', 'local'], 1]]
     for name in ('deepseek-v2', 'deepseek-v3'):
         MODELS[name][1].update(n_group=2, topk_group=1)
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
@@ -1035,7 +1042,10 @@ def fixture_cases(cases):
     gguf_case(cases, 'falcon-new', 'Q8_0')
     narrow_case(cases, 'gptj', torch.float16)
     narrow_case(cases, 'gpt2', torch.bfloat16)
+    gguf_case(cases, 'gpt2', 'Q8_0')
+    narrow_case(cases, 'gpt-neo', torch.float16)
     narrow_case(cases, 'gpt-bigcode', torch.float16)
+    gguf_case(cases, 'gpt-bigcode', 'Q8_0')
     narrow_case(cases, 'opt', torch.bfloat16)
     gguf_case(cases, 'mistral4', 'Q8_0')
     eight_bits(cases, 'mistral4')

@@ -12,6 +12,8 @@ pub(crate) enum Family {
     Gpt2,
     /// StarCoder 1 and SantaCoder: the same with one KV head.
     GptBigCode,
+    /// GPT-2 with windows in every other layer, and attention that does not divide its scores.
+    GptNeo,
     Opt,
     /// EXAONE 3 and 3.5, which is Llama by other names.
     Exaone,
@@ -159,7 +161,7 @@ impl Family {
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
             }
-            Self::Gpt2 | Self::GptBigCode | Self::Opt => {
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => {
                 Some(LayerNorms { weights: true, biases: true })
             }
             Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
@@ -227,7 +229,7 @@ impl Family {
     /// Where positions add to embeddings, and nothing rotates: the row of the first of them.
     pub(crate) fn first_position(self) -> Option<u32> {
         match self {
-            Self::Gpt2 | Self::GptBigCode => Some(0),
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo => Some(0),
             Self::Opt => Some(2),
             _ => None,
         }
@@ -240,7 +242,7 @@ impl Family {
             Self::VaultGemma => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
-            Self::Gpt2 | Self::GptBigCode => Activation::Ungated(Ungated::GeluTanh),
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo => Activation::Ungated(Ungated::GeluTanh),
             Self::Opt => Activation::Ungated(Ungated::Relu),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),

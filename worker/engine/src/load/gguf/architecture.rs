@@ -47,6 +47,9 @@ pub(crate) enum Architecture {
     Olmo,
     StableLm,
     StarCoder2,
+    Gpt2,
+    /// StarCoder 1 and SantaCoder.
+    StarCoder,
     /// Pythia too.
     GptNeoX,
     /// Phi 1 and 1.5 too.
@@ -94,16 +97,15 @@ pub(crate) enum Architecture {
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
      granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, gemma4, llama4, \
-     qwen2moe, \
-     qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
-     ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
-     phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
+     qwen2moe, qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
+     ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gpt2, \
+     starcoder, gptneox, phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
      GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
-     dots1, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
+     dots1, afmoe, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
      qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 60] = [
+    pub(super) const ALL: [Self; 62] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -136,6 +138,8 @@ impl Architecture {
         Self::Olmo,
         Self::StableLm,
         Self::StarCoder2,
+        Self::Gpt2,
+        Self::StarCoder,
         Self::GptNeoX,
         Self::Phi2,
         Self::Nemotron,
@@ -202,6 +206,8 @@ impl Architecture {
             Self::Olmo => ("olmo", Family::Olmo, true),
             Self::StableLm => ("stablelm", Family::StableLm, false),
             Self::StarCoder2 => ("starcoder2", Family::StarCoder2, false),
+            Self::Gpt2 => ("gpt2", Family::Gpt2, false),
+            Self::StarCoder => ("starcoder", Family::GptBigCode, false),
             Self::GptNeoX => ("gptneox", Family::GptNeoX, false),
             Self::Phi2 => ("phi2", Family::Phi, false),
             Self::Nemotron => ("nemotron", Family::Nemotron, false),

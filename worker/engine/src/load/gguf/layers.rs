@@ -110,6 +110,7 @@ impl Config<'_, '_> {
         windows: &[Option<u32>],
     ) -> Result<Vec<bool>, LoadError> {
         Ok(match architecture {
+            _ if architecture.family().first_position().is_some() => vec![false; windows.len()],
             Architecture::Granite | Architecture::GraniteMoe | Architecture::GraniteHybrid => {
                 // Its switch, whatever the key is called.
                 let switch = keys.get("rope.scaling.finetuned", Field::bool);

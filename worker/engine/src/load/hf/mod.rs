@@ -89,6 +89,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Falcon => &names::HF_FALCON,
         Family::GptJ => &names::HF_GPTJ,
         Family::Gpt2 | Family::GptBigCode => &names::HF_GPT2,
+        Family::GptNeo => &names::HF_GPT_NEO,
         Family::Opt => &names::HF_OPT,
         Family::Exaone => &names::HF_EXAONE,
         Family::InternLm2 => &names::HF_INTERNLM2,

@@ -28,6 +28,15 @@ pub(crate) const HF_GPT2: Names = Names {
     ..HF_GPTJ
 };
 
+/// The same in GPT-Neo.
+pub(crate) const HF_GPT_NEO: Names = Names {
+    q: "attn.attention.q_proj",
+    k: "attn.attention.k_proj",
+    v: "attn.attention.v_proj",
+    out: "attn.attention.out_proj",
+    ..HF_GPT2
+};
+
 /// The same in OPT.
 pub(crate) const HF_OPT: Names = Names {
     embed: "model.decoder.embed_tokens",
@@ -43,17 +52,7 @@ pub(crate) const HF_OPT: Names = Names {
 };
 
 /// The same in EXAONE 3.
-pub(crate) const HF_EXAONE: Names = Names {
-    ffn_norm: "ln_2",
-    q: "attn.attention.q_proj",
-    k: "attn.attention.k_proj",
-    v: "attn.attention.v_proj",
-    out: "attn.attention.out_proj",
-    gate: "mlp.c_fc_0",
-    up: "mlp.c_fc_1",
-    down: "mlp.c_proj",
-    ..HF_GPTJ
-};
+pub(crate) const HF_EXAONE: Names = Names { gate: "mlp.c_fc_0", up: "mlp.c_fc_1", ..HF_GPT_NEO };
 
 /// The same in InternLM 2.
 pub(crate) const HF_INTERNLM2: Names = Names {

@@ -25,8 +25,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
      GPTJForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
-     IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, OPTForCausalLM, \
-     ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
+     IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
+     OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
@@ -278,7 +278,7 @@ impl Family {
             Self::Falcon | Self::GptJ | Self::Mistral4 | Self::HyperClovaX => None,
             Self::GraniteMoeShared | Self::GraniteMoeSwa | Self::Afmoe => None,
             Self::Exaone | Self::InternLm2 | Self::MiniCpm => None,
-            Self::Gpt2 | Self::GptBigCode | Self::Opt => None,
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
             Self::VaultGemma | Self::Mellum | Self::Flint | Self::GraniteSwa => Some(4),
@@ -322,7 +322,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 | Self::Exaone => 1e-5,
-            Self::Gpt2 | Self::GptBigCode | Self::Opt => 1e-5,
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,

@@ -75,13 +75,12 @@ impl Config {
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::InternLm2 | Family::MiniCpm => both(is_biased, false),
-            Family::Exaone => Biases::default(),
             Family::HyperClovaX | Family::GraniteSwa | Family::HyV3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
             Family::Mellum | Family::Flint | Family::Afmoe => both(is_biased, false),
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
-            Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
+            Family::Exaone | Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
@@ -99,6 +98,7 @@ impl Config {
             Family::Phi | Family::Gpt2 | Family::GptBigCode => both(true, true),
             Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
             Family::GptJ => both(false, true),
+            Family::GptNeo => Biases { qkv: false, ..both(true, true) },
             Family::Opt => both(attention.unwrap_or(true), attention.unwrap_or(true)),
             Family::Llama4 => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
@@ -227,6 +227,7 @@ impl Config {
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::Exaone | Family::InternLm2 | Family::MiniCpm => None,
+            Family::GptNeo => given.unwrap_or(Some(256)),
             Family::Gpt2 | Family::GptBigCode | Family::Opt => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
@@ -290,7 +291,7 @@ impl Family {
         let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
         let granite = matches!(self, Self::GraniteSwa | Self::GraniteMoeSwa);
         let newer = matches!(self, Self::VaultGemma | Self::Mellum | Self::Flint | Self::Afmoe);
-        qwen || others || gemma || exaone || more || granite || newer
+        qwen || others || gemma || exaone || more || granite || newer || self == Self::GptNeo
     }
 }
 

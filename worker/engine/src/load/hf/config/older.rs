@@ -1,5 +1,6 @@
 //! Fields of families that have names of their own for what others have too.
 
+use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
@@ -15,6 +16,7 @@ pub(super) const LFM2_MOE: &str = "Lfm2MoeForCausalLM";
 
 const GPT2: &str = "GPT2LMHeadModel";
 const GPT_BIGCODE: &str = "GPTBigCodeForCausalLM";
+const GPT_NEO: &str = "GPTNeoForCausalLM";
 const OPT: &str = "OPTForCausalLM";
 const EXAONE: &str = "ExaoneForCausalLM";
 const INTERNLM2: &str = "InternLM2ForCausalLM";
@@ -22,9 +24,10 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 6] = [
+pub(super) const FAMILIES: [Tabled; 7] = [
     ("gpt2", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
+    ("gpt_neo", GPT_NEO, Family::GptNeo),
     ("opt", OPT, Family::Opt),
     ("exaone", EXAONE, Family::Exaone),
     ("internlm2", INTERNLM2, Family::InternLm2),
@@ -45,6 +48,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             Ok(())
         }
         GPT2 | GPT_BIGCODE => gpt2(fields, architecture == GPT_BIGCODE),
+        GPT_NEO => gpt_neo(fields),
         OPT => opt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         INTERNLM3 => internlm3(fields),
@@ -187,6 +191,56 @@ fn gpt2(fields: &mut Map<String, Value>, may_share: bool) -> Result<(), String> 
     let kv_heads = if shares { Some(1) } else { number("num_attention_heads") };
     put(fields, json!({ "num_key_value_heads": kv_heads, "intermediate_size": ffn }));
     Ok(())
+}
+
+/// GPT-Neo, whose layers are named in runs: names of some that follow each other, and how many
+/// times these come.
+fn gpt_neo(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let others = [
+        ("num_heads", "num_attention_heads"),
+        ("num_layers", "num_hidden_layers"),
+        ("window_size", "sliding_window"),
+        ("activation_function", "hidden_act"),
+        ("layer_norm_epsilon", "layer_norm_eps"),
+    ];
+    move_to(fields, others);
+    let unsaid = json!({
+        "vocab_size": 50_257, "hidden_size": 2048, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "max_position_embeddings": 2048,
+    });
+    fill(fields, unsaid);
+    let number = |name: &str| fields.get(name).and_then(Value::as_u64);
+    let ffn = number("intermediate_size").or_else(|| number("hidden_size")?.checked_mul(4));
+    let given = fields.get("attention_types").filter(|given| !given.is_null());
+    let runs = given.cloned().unwrap_or_else(|| json!([[["global", "local"], 12]]));
+    let heads = fields.get("num_attention_heads").cloned();
+    let layers = gpt_neo_layers(&runs)
+        .ok_or_else(|| format!("attention_types = {runs}: must be runs of global and local"))?;
+    let made = json!({
+        "num_key_value_heads": heads, "intermediate_size": ffn, "layer_types": layers,
+    });
+    put(fields, made);
+    Ok(())
+}
+
+/// `None`: runs of something else, or of more layers than any model has.
+fn gpt_neo_layers(runs: &Value) -> Option<Vec<&'static str>> {
+    let mut layers = Vec::new();
+    for run in runs.as_array()? {
+        let (names, times) = (run[0].as_array()?, usize::try_from(run[1].as_u64()?).ok()?);
+        let names = names.iter().map(|name| match name.as_str()? {
+            "global" => Some("full_attention"),
+            "local" => Some("sliding_attention"),
+            _ => None,
+        });
+        let names = names.collect::<Option<Vec<_>>>()?;
+        let count = names.len().checked_mul(times)?.checked_add(layers.len())?;
+        if count > limits::LAYERS_MAX as usize {
+            return None;
+        }
+        layers.extend(names.iter().cycle().take(names.len() * times));
+    }
+    Some(layers)
 }
 
 fn opt(fields: &mut Map<String, Value>) -> Result<(), String> {
@@ -360,6 +414,16 @@ mod tests {
         check(GPT_BIGCODE, own.clone(), json!({ "num_key_value_heads": 1 }));
         let many = json!({ "multi_query": false, "n_head": 4 });
         check(GPT_BIGCODE, many, json!({ "num_key_value_heads": 4 }));
+        let own = json!({
+            "num_layers": 3, "num_heads": 4, "hidden_size": 64, "window_size": 9,
+            "attention_types": [[["global", "local"], 1], [["local"], 1]],
+        });
+        let want = json!({
+            "num_hidden_layers": 3, "num_key_value_heads": 4, "intermediate_size": 256,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        });
+        check(GPT_NEO, own, want);
         let own = json!({ "ffn_dim": 96, "activation_function": "relu", "enable_bias": false });
         let want = json!({
             "intermediate_size": 96, "hidden_act": "relu", "attention_bias": false,
@@ -372,6 +436,11 @@ mod tests {
         };
         let scaled = refused(GPT2, json!({ "scale_attn_by_inverse_layer_idx": true }));
         assert_eq!(scaled, "scale_attn_by_inverse_layer_idx = true: must be false");
+        for runs in [json!([[["far"], 2]]), json!([[["global"], 513]]), json!(["global"]), json!(3)]
+        {
+            let refused = refused(GPT_NEO, json!({ "attention_types": runs }));
+            assert!(refused.starts_with("attention_types = "), "{refused}");
+        }
         let behind = refused(OPT, json!({ "do_layer_norm_before": false }));
         assert_eq!(behind, "do_layer_norm_before = false: must be true");
         let narrow = refused(OPT, json!({ "hidden_size": 64, "word_embed_proj_dim": 32 }));
