@@ -84,6 +84,44 @@ fn folders_may_have_a_sentence_piece_model_alone() {
     }
 }
 
+/// Against transformers: see `tokenizers/make_merges.py`.
+#[test]
+fn folders_may_have_a_vocabulary_and_merges_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["vocab.json", "merges.txt", "config.json"] {
+        std::fs::copy(fixture("merges").join(name), folder.path().join(name)).unwrap();
+    }
+    let made = std::fs::read_to_string(fixture("merges/texts.json")).unwrap();
+    let made: Value = serde_json::from_str(&made).unwrap();
+    for class in ["opt", "qwen2"] {
+        let made_by = &made[class];
+        let config = made_by["tokenizer_config"].to_string();
+        std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+        let text = TextModel::load(folder.path()).unwrap();
+        let said = made["texts"].as_array().unwrap();
+        for (said, want) in said.iter().zip(made_by["rows"].as_array().unwrap()) {
+            let ids: Vec<u32> = serde_json::from_value(want["ids"].clone()).unwrap();
+            assert_eq!(text.encode(said.as_str().unwrap(), true).unwrap(), ids, "{class}: {said}");
+            assert_eq!(text.decode(&ids), want["decoded"], "{class}");
+        }
+        assert_eq!(text.eos(), [made_by["eos"].as_u64().unwrap() as u32], "{class}");
+    }
+}
+
+/// Against Mistral's own library: see `tokenizers/make_tekken.py`.
+#[test]
+fn folders_may_have_a_tekken_file_alone() {
+    let text = TextModel::load(&fixture("tekken")).unwrap();
+    let rows = std::fs::read_to_string(fixture("tekken/texts.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
+    for row in rows {
+        let want: Vec<u32> = serde_json::from_value(row["ids"].clone()).unwrap();
+        assert_eq!(text.encode(row["text"].as_str().unwrap(), true).unwrap(), want, "{row}");
+        assert_eq!(text.decode(&want), row["decoded"], "{row}");
+    }
+    assert_eq!((text.begin().unwrap(), text.eos()), (vec![1], &[2][..]));
+}
+
 fn families() -> GgufVocabulary {
     let bytes = std::fs::read(fixture("families.gguf")).unwrap();
     GgufVocabulary::from_gguf(&aqueduct_gguf::Gguf::parse_metadata(&bytes).unwrap()).unwrap()

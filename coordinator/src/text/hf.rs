@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::calls::ENDS_OF_TURNS;
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary, dialect, ranks, sentence};
+use super::{TextError, Vocabulary, dialect, merges, ranks, sentence, tekken};
 
 /// # Errors
 /// A missing or broken `tokenizer.json`, where there is no other tokeniser, or another file that is
@@ -21,7 +21,7 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let texts = json(&folder.join("tokenizer_config.json"))?;
     let texts = beside(texts, json(&folder.join("special_tokens_map.json"))?);
     let more = json(&folder.join("added_tokens.json"))?;
-    let mut tokenizer = tokenizer(folder, &texts)?;
+    let mut tokenizer = tokenizer(folder, &texts, &config)?;
     check(&generation, &config, &texts)?;
     add_tokens(&mut tokenizer, &texts, &more)
         .map_err(|error| TextError::invalid("added tokens", error))?;
@@ -72,16 +72,13 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     })
 }
 
-/// That of `tokenizer.json`, or where there is no such file of `tiktoken.model` or
-/// `tokenizer.model`.
-fn tokenizer(folder: &Path, texts: &Value) -> Result<Tokenizer, TextError> {
+/// That of `tokenizer.json`, or where there is no such file of another one.
+fn tokenizer(folder: &Path, texts: &Value, config: &Value) -> Result<Tokenizer, TextError> {
     let path = folder.join("tokenizer.json");
-    let [ranks, pieces] = [ranks::FILE, sentence::FILE].map(|name| folder.join(name));
-    if !path.exists() && ranks.exists() {
-        return ranks::read(&ranks, texts, described_tokens(texts));
-    }
-    if !path.exists() && pieces.exists() {
-        return sentence::read(&pieces, texts, &described_tokens(texts));
+    if !path.exists()
+        && let Some(read) = other_tokenizer(folder, texts, config)
+    {
+        return read;
     }
     let invalid = |error: tokenizers::Error| TextError::invalid(path.display().to_string(), error);
     let bytes =
@@ -92,6 +89,28 @@ fn tokenizer(folder: &Path, texts: &Value) -> Result<Tokenizer, TextError> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(invalid)?;
     Ok(tokenizer)
+}
+
+/// That of another file than `tokenizer.json`, if there is one.
+fn other_tokenizer(
+    folder: &Path,
+    texts: &Value,
+    config: &Value,
+) -> Option<Result<Tokenizer, TextError>> {
+    let [tekken, ranks, pieces] =
+        [tekken::FILE, ranks::FILE, sentence::FILE].map(|name| folder.join(name));
+    let described = described_tokens(texts);
+    if tekken.exists() {
+        return Some(tekken::read(&tekken));
+    }
+    if ranks.exists() {
+        return Some(ranks::read(&ranks, texts, described));
+    }
+    if pieces.exists() {
+        return Some(sentence::read(&pieces, texts, &described));
+    }
+    let are_there = merges::FILES.iter().all(|name| folder.join(name).exists());
+    are_there.then(|| merges::read(folder, texts, &config["model_type"], &described))
 }
 
 /// Refuses what would be passed over as if it were not there.

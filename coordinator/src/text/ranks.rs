@@ -121,7 +121,7 @@ fn tokenizer(
 
 /// tiktoken merges the pair whose whole has the lowest rank: as a list of merges, every way to make
 /// each token, in the order of ranks.
-fn merges(tokens: &[String], vocab: &Vocab) -> Merges {
+pub(super) fn merges(tokens: &[String], vocab: &Vocab) -> Merges {
     let mut merges = Vec::new();
     for token in tokens {
         let splits = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
@@ -136,7 +136,7 @@ fn merges(tokens: &[String], vocab: &Vocab) -> Merges {
 }
 
 /// The bytes that `text` stands for, with or without what fills its last four characters.
-fn base64(text: &str) -> Option<Vec<u8>> {
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut held) = (0_u32, 0);
