@@ -69,6 +69,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What holds for a request that was let in before: what it may ask for was decided then, by
+    /// whoever answered for it.
+    pub(crate) fn past_admission(&self) -> Self {
+        let prompt_tokens_max = limits::PROMPT_TOKENS_MAX;
+        Self { prompt_tokens_max, positions_limited: false, ..self.clone() }
+    }
+
     /// Checks every option against its bound.
     ///
     /// # Errors

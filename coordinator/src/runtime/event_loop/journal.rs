@@ -163,7 +163,7 @@ impl EventLoop {
         }
         let Kept { accepted, choices, .. } = kept;
         let asked = self.ask_again(accepted, model).map_err(|error| failed(&error))?;
-        let timing = self.timing(asked.submission.deadline);
+        let timing = self.timing_of(asked.submission.deadline);
         let unread = || Mailbox::unread(self.outputs.wished.clone()).into();
         let mailbox = claim.unwrap_or_else(unread);
         let mut live = Live::new(request, asked, mailbox, timing);
@@ -184,7 +184,7 @@ impl EventLoop {
             None => Err(keeping::no_vocabulary()),
         };
         let submission = to_submission(accepted, self.journal_ms(), model, constrain)?;
-        Ok(Asked::of(submission, model.clone(), &self.config)?)
+        Ok(Asked::of(submission, model.clone(), &self.config.past_admission())?)
     }
 
     /// Tells the caller that its request is accepted, once it is written down.
@@ -368,6 +368,21 @@ mod tests {
                 assert!(left > most / 10 && left <= most, "{left:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_let_in_is_not_measured_by_the_limits_of_today() {
+        let (deadline_at_ms, telling) = (61_000, resumable());
+        let accepted = Accepted::of("same", vec![1; 40]);
+        let accepted = Accepted { max_tokens: 20, telling, deadline_at_ms, ..accepted };
+        let (mut it, _folder) = found(accepted.clone(), Some(1)).await;
+        it.config.prompt_tokens_max = 10;
+        it.config.request_deadline = Duration::from_secs(1);
+        let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
+        let left = it.ask_again(accepted, &model).unwrap().submission.deadline;
+        let timing = it.timing_of(left);
+        let in_ms = timing.deadline_at_ms - timing.arrived_at_ms;
+        assert!(in_ms > 6_000, "{in_ms}");
     }
 
     #[test]

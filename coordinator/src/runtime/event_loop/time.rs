@@ -24,8 +24,13 @@ impl EventLoop {
         [due, self.due(), farewell].into_iter().flatten().fold(idle, Instant::min)
     }
 
+    /// Of a request that begins.
     pub(super) fn timing(&self, deadline: Duration) -> Timing {
-        let deadline = deadline.min(self.config.request_deadline);
+        self.timing_of(deadline.min(self.config.request_deadline))
+    }
+
+    /// Of one that was let in with this `deadline`.
+    pub(super) fn timing_of(&self, deadline: Duration) -> Timing {
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         let arrived_at_ms = self.now_ms();
         Timing {
