@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use aqueduct_kernels::MappedFile;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
 use super::read_json;
@@ -14,6 +14,8 @@ use crate::load::encoding::Encoding;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// How files begin that stand for others in a checkout of Git LFS.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// A hundred bytes for each of ten million tensors' names.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
@@ -42,8 +44,9 @@ impl Shards {
         } else if index.is_file() {
             shards.open_indexed(folder, &index)?;
         } else {
-            let what = format!("not a model: looked for {SINGLE} and {INDEX} beside config.json");
-            return Err(LoadError::malformed(folder, what));
+            for path in all_shards(folder)? {
+                shards.map(path)?;
+            }
         }
         Ok(shards)
     }
@@ -71,7 +74,7 @@ impl Shards {
         let mut tensors = BTreeMap::new();
         for (file_idx, (path, file)) in self.files.iter().enumerate() {
             let parsed = SafeTensors::deserialize(file)
-                .map_err(|err| LoadError::malformed(Path::new(path), err.to_string()))?;
+                .map_err(|err| LoadError::malformed(Path::new(path), said(file, &err)))?;
             for (name, tensor) in parsed.tensors() {
                 let here = |placed: &BTreeMap<_, _>| placed.get(&name) == Some(&file_idx);
                 if self.placed.as_ref().is_none_or(here) {
@@ -84,6 +87,54 @@ impl Shards {
         }
         Ok(Checkpoint { path: self.folder.clone(), tensors })
     }
+}
+
+/// What is wrong with a file: most often it was never fetched, or not all of it.
+fn said(file: &[u8], err: &SafeTensorError) -> String {
+    if file.starts_with(LFS_POINTER) {
+        return "a pointer of Git LFS, without the weights: fetch them with `git lfs pull`".into();
+    }
+    match err {
+        SafeTensorError::MetadataIncompleteBuffer => {
+            format!("{} bytes, which are fewer or more than its header lists", file.len())
+        }
+        err => err.to_string(),
+    }
+}
+
+/// Shards without an index: all of them, by the number that their names end with.
+fn all_shards(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    let io = |err| LoadError::io(folder, err);
+    let entries = std::fs::read_dir(folder).map_err(io)?.collect::<Result<Vec<_>, _>>();
+    let names = entries.map_err(io)?.into_iter().filter_map(|it| it.file_name().into_string().ok());
+    let names: BTreeSet<String> = names.collect();
+    let shards: Vec<(&String, u32)> =
+        names.iter().filter_map(|name| Some((name, shards_of(name)?))).collect();
+    let missing = |what: String| Err(LoadError::malformed(folder, what));
+    match shards.first() {
+        Some((_, count)) if shards.len() == *count as usize => {
+            Ok(shards.iter().map(|(name, _)| folder.join(name)).collect())
+        }
+        Some((name, count)) => {
+            missing(format!("{} of {count} shards such as {name}, and no {INDEX}", shards.len()))
+        }
+        None => {
+            let pickled = names.iter().find(|name| name.ends_with(".bin") || name.ends_with(".pt"));
+            let hint = pickled.map_or_else(String::new, |name| {
+                format!("; {name} is not read: save the model as safetensors")
+            });
+            missing(format!(
+                "not a model: looked for {SINGLE} and {INDEX} beside config.json{hint}"
+            ))
+        }
+    }
+}
+
+/// Of how many the shard called `name` is one: `model-00001-of-00003.safetensors`.
+fn shards_of(name: &str) -> Option<u32> {
+    let (number, count) = name.strip_prefix("model-")?.split_once("-of-")?;
+    number.parse::<u32>().ok()?;
+    count.strip_suffix(".safetensors")?.parse().ok()
 }
 
 /// An index may only name files that lie beside it.
@@ -107,5 +158,58 @@ fn encoding(dtype: Dtype) -> Option<Encoding> {
         Dtype::F8_E8M0 => Some(Encoding::F8E8M0),
         Dtype::I8 => Some(Encoding::Int),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    fn shard(folder: &Path, name: &str, tensor: &str) {
+        let data = 1.5_f32.to_le_bytes();
+        let view = TensorView::new(Dtype::F32, vec![1], &data).unwrap();
+        safetensors::serialize_to_file([(tensor, view)], None, &folder.join(name)).unwrap();
+    }
+
+    fn tensors(folder: &Path) -> Result<Vec<String>, String> {
+        let said = |error: LoadError| error.to_string();
+        let shards = Shards::open(folder).map_err(said)?;
+        Ok(shards.checkpoint().map_err(said)?.tensors.into_keys().collect())
+    }
+
+    #[test]
+    fn shards_need_no_index_if_all_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |want: Result<&[&str], &str>| match (tensors(folder.path()), want) {
+            (Ok(seen), Ok(want)) => assert_eq!(seen, want),
+            (Err(seen), Err(want)) => assert!(seen.contains(want), "{seen}"),
+            (seen, want) => panic!("{seen:?}, {want:?}"),
+        };
+        check(Err("not a model: looked for model.safetensors"));
+        std::fs::write(folder.path().join("pytorch_model.bin"), "x").unwrap();
+        check(Err("; pytorch_model.bin is not read: save the model as safetensors"));
+        shard(folder.path(), "model-00002-of-00002.safetensors", "b");
+        shard(folder.path(), "consolidated.safetensors", "c");
+        check(Err("1 of 2 shards such as model-00002-of-00002.safetensors, and no "));
+        shard(folder.path(), "model-00001-of-00002.safetensors", "a");
+        check(Ok(&["a", "b"]));
+    }
+
+    #[test]
+    fn files_that_were_not_fetched_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(SINGLE);
+        let check = |bytes: &[u8], want: &str| {
+            std::fs::write(&path, bytes).unwrap();
+            let seen = tensors(folder.path()).unwrap_err();
+            assert!(seen.contains(want), "{seen}");
+        };
+        check(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull");
+        shard(folder.path(), SINGLE, "a");
+        let whole = std::fs::read(&path).unwrap();
+        let cut = &whole[..whole.len() - 1];
+        check(cut, &format!("{} bytes, which are fewer or more than its header lists", cut.len()));
     }
 }
