@@ -386,7 +386,10 @@ impl Submission {
         if shape.max_positions == 0 || end <= u64::from(shape.max_positions) {
             return Ok(());
         }
-        let most = shape.max_positions.saturating_sub(self.max_tokens);
+        // Else no prompt is short enough.
+        let most = shape.max_positions - 1;
+        Refusal::unless_within("max_tokens", self.max_tokens, 0, most)?;
+        let most = shape.max_positions - self.max_tokens;
         let bound = format!(
             "at most {most}, which is max_positions = {} less max_tokens = {}",
             shape.max_positions, self.max_tokens
@@ -438,6 +441,7 @@ pub(crate) mod tests {
             "prompt_tokens = 40: must be at most 39, which is max_positions = 50 less \
              max_tokens = 11",
         );
+        check(|bad| bad.max_tokens = 50, "max_tokens = 50: must be between 0 and 49");
         check(|bad| bad.prompt[3] = 100, "prompt[3] = 100: must be below vocab = 100");
         check(|bad| bad.chunk_tokens = 0, "chunk_tokens = 0: must be between 1 and 65536");
         check(|bad| bad.priority = -101, "priority = -101: must be between -100 and 100");

@@ -173,7 +173,6 @@ pub(super) async fn start(
     let escort = escort.map(|Extension(escort)| escort).filter(|_| !echo && once.is_none());
     let is_made_again = escort.as_ref().is_some_and(|escort| escort.made != Made::First);
     let tells_places = escort.is_some() && prompts.len() == 1 && !params.running_usage;
-    let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
@@ -192,6 +191,7 @@ pub(super) async fn start(
         }
         let echo = echo.then(|| Arc::new(Echo { text, tokens: tokens.clone() }));
         let outputs = logprobs.filter(|_| echo.is_some()).map_or(Outputs::None, Outputs::Logprobs);
+        let seed = params.seed.unwrap_or_else(draw_seed);
         let sampling = Sampling { seed, logprobs, ..params.sampling };
         let submission = submission(shared, &params, tokens, sampling, outputs)?;
         let (caller_id, constraint) = (caller_id.clone(), constraint.clone());

@@ -47,7 +47,12 @@ impl<'a> Fields<'a> {
             Some(number) => Option::deserialize(Value::from(number)).map_err(|_| error),
             None => Err(error),
         });
-        taken.map_err(|error| ApiError::field(&self.full(name), error))
+        taken.map_err(|error| {
+            // Where it stands within the value, which is no place in the body.
+            let message = error.to_string();
+            let what = message.rsplit_once(" at line ").map_or(&*message, |(what, _)| what);
+            ApiError::field(&self.full(name), what)
+        })
     }
 
     pub(super) fn take_or<T: Deserialize<'a>>(

@@ -68,6 +68,9 @@ struct RawMessage<'a> {
     /// What the assistant said instead, in a message without content.
     #[serde(default)]
     refusal: Value,
+    /// How a call was told before there were several.
+    #[serde(default)]
+    function_call: Value,
 }
 
 #[derive(Deserialize)]
@@ -79,7 +82,7 @@ struct RawCall {
 }
 
 #[derive(Deserialize)]
-#[serde(rename = "function")]
+#[serde(rename = "function", expecting = "must be an object with a name and arguments")]
 struct RawFunction {
     name: String,
     /// JSON, as text, or as it is.
@@ -123,6 +126,10 @@ impl RawMessage<'_> {
     fn parse(self, at: &str) -> Result<ChatMessage, ApiError> {
         let at = |field: &str| format!("{at}.{field}");
         let role = Role::named(&at("role"), &self.role)?;
+        if !self.function_call.is_null() {
+            let field = at("function_call");
+            return Err(ApiError::field(&field, "is not supported: say it in tool_calls"));
+        }
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let content = match self.content {
             None if role == Role::Assistant => text(&self.refusal).unwrap_or_default(),

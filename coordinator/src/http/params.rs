@@ -85,7 +85,8 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 23] = [
+const UNSUPPORTED: [(&str, Harmless); 24] = [
+    ("moderation", Value::is_null),
     ("include_reasoning", |value| value == true),
     ("verbosity", |value| value == "medium"),
     ("prediction", Value::is_null),
@@ -114,7 +115,7 @@ const UNSUPPORTED: [(&str, Harmless); 23] = [
 
 /// Fields that say who asks, how to bill or what to remember of it, and change no answer. The id of
 /// a call is that of its header.
-const IGNORED: [&str; 8] = [
+const IGNORED: [&str; 9] = [
     "request_id",
     "user",
     "metadata",
@@ -122,6 +123,7 @@ const IGNORED: [&str; 8] = [
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
 ];
 
@@ -145,7 +147,8 @@ enum OneOrMore {
 }
 
 impl Params {
-    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+    /// Tokens are drawn by `usual` where the caller does not say.
+    pub(super) fn take(fields: &mut Fields<'_>, usual: &Sampling) -> Result<Self, ApiError> {
         for (name, harmless) in UNSUPPORTED {
             fields.refuse(name, harmless)?;
         }
@@ -188,7 +191,7 @@ impl Params {
             model: fields.take("model")?,
             max_tokens,
             choices,
-            sampling: sampling::take_sampling(fields)?,
+            sampling: sampling::take_sampling(fields, *usual)?,
             steering: sampling::take_steering(fields)?,
             format: format::take_format(fields)?,
             seed: take_seed(fields)?,

@@ -59,7 +59,7 @@ pub(super) struct PreparedPrompt {
 
 /// The prompts of `/v1/completions`.
 pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let mut request = parse_completion(bytes)?;
+    let mut request = parse_completion(bytes, shared.generator.text.sampling())?;
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let session = request.params.memory.session;
@@ -110,7 +110,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
 
 /// The prompt of `/v1/chat/completions`.
 pub(super) fn chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    chat_of(shared, parse_chat(bytes)?)
+    chat_of(shared, parse_chat(bytes, shared.generator.text.sampling())?)
 }
 
 /// What an answer must look like, by its `format` and by the tools that may be called, if any.

@@ -1,6 +1,6 @@
 //! Request bodies, parsed and checked without a model at hand.
 
-use aqueduct_core::{Refusal, SessionUse, TokenId, limits};
+use aqueduct_core::{Refusal, Sampling, SessionUse, TokenId, limits};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -150,13 +150,13 @@ impl Chat {
     }
 }
 
-/// Parses the body of `/v1/completions`.
+/// Parses the body of `/v1/completions`; tokens are drawn by `usual` where it does not say.
 ///
 /// # Errors
 /// 400, naming the field.
-pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
+pub fn parse_completion(body: &[u8], usual: &Sampling) -> Result<CompletionRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
-    let params = Params::take(&mut fields)?;
+    let params = Params::take(&mut fields, usual)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
     let harmless: [(&str, Harmless); 3] =
@@ -217,13 +217,13 @@ fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, ApiError> {
     serde_json::from_str(raw).map_err(|error| ApiError::field("prompt", error))
 }
 
-/// Parses the body of `/v1/chat/completions`.
+/// Parses the body of `/v1/chat/completions`; tokens are drawn by `usual` where it does not say.
 ///
 /// # Errors
 /// 400, naming the field.
-pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
+pub fn parse_chat(body: &[u8], usual: &Sampling) -> Result<ChatRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
-    let params = Params::take(&mut fields)?;
+    let params = Params::take(&mut fields, usual)?;
     fields.refuse("echo", |value| value == false)?;
     fields.refuse("add_special_tokens", |value| value == false)?;
     let wanted = fields.take_or("logprobs", false)?;

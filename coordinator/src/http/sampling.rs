@@ -8,12 +8,18 @@ use super::error::ApiError;
 use super::fields::Fields;
 
 /// All but the seed and the log probabilities, which the two endpoints have in different ways.
-pub(super) fn take_sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
+/// What the caller does not say is `default`'s.
+pub(super) fn take_sampling(
+    fields: &mut Fields<'_>,
+    default: Sampling,
+) -> Result<Sampling, ApiError> {
     // -1 is how others write "all".
-    let top_k = fields.take("top_k")?.filter(|top_k: &i64| *top_k != -1).unwrap_or(0);
-    let top_k = u32::try_from(top_k)
-        .map_err(|_| Refusal::new("top_k", top_k, "-1, 0 or a number of tokens"))?;
-    let default = Sampling::default();
+    let top_k = match fields.take::<i64>("top_k")? {
+        None => default.top_k,
+        Some(-1) => 0,
+        Some(top_k) => u32::try_from(top_k)
+            .map_err(|_| Refusal::new("top_k", top_k, "-1, 0 or a number of tokens"))?,
+    };
     let sampling = Sampling {
         temperature: fields.take_or("temperature", default.temperature)?,
         top_p: fields.take_or("top_p", default.top_p)?,

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
-    Constraint, Grammar, Refusal, Session, SessionUse, StartKey, Telling, ThoughtsTold, TokenId,
-    limits,
+    Constraint, Grammar, Refusal, Sampling, Session, SessionUse, StartKey, Telling, ThoughtsTold,
+    TokenId, limits,
 };
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
@@ -49,7 +49,8 @@ pub(super) fn submission(
         }
     };
     // Whoever names no seed is told the one that was drawn.
-    let sampling = sampling_or(draw_seed(), message.sampling)?;
+    let usual = Sampling { seed: draw_seed(), ..*text.sampling() };
+    let sampling = sampling_or(usual, message.sampling)?;
     let outputs = if message.prompt_logprobs {
         Outputs::Logprobs(sampling.logprobs.unwrap_or(0))
     } else {

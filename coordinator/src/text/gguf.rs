@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use aqueduct_core::{Refusal, TokenId, scaled_positions};
+use aqueduct_core::{Refusal, Sampling, TokenId, scaled_positions};
 use aqueduct_gguf::{Field, Gguf, GgufError};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::byte_level::ByteLevel;
@@ -16,10 +16,9 @@ use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence as Normalizers};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
-use super::calls::ENDS_OF_TURNS;
 use super::pretokenizer::{Family, family};
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary, channels};
+use super::{TextError, Vocabulary, ends, recommended};
 
 /// SentencePiece, as `tokenizer.ggml.model` has it.
 pub(super) const LLAMA: &str = "llama";
@@ -31,26 +30,6 @@ const METADATA_STEP_BYTES: u64 = 16 << 20;
 const GEMMA4: &str = "gemma4";
 /// What Gemma's turns stand between.
 const TURNS: [&str; 2] = ["<start_of_turn>", "<end_of_turn>"];
-/// Tokens that end a turn, a message or a text, by the names that models give them. Files often
-/// tell of one where a model has two: the one that ends a text, and not what ends its turns.
-const ENDS: [&str; 16] = [
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "</s>",
-    "<EOT>",
-    "<|EOT|>",
-    "<|observation|>",
-    "<｜end▁of▁sentence｜>",
-    channels::ENDS_OF_ANSWERS[0],
-    channels::ENDS_OF_ANSWERS[1],
-    ENDS_OF_TURNS[0],
-    ENDS_OF_TURNS[1],
-];
 /// What SentencePiece writes for a space.
 const SPACE: &str = "▁";
 
@@ -114,7 +93,12 @@ pub(super) fn read(path: &Path) -> Result<Vocabulary, TextError> {
             {
                 wanted *= 2;
             }
-            gguf => return GgufVocabulary::from_gguf(&gguf.map_err(invalid)?)?.build(),
+            gguf => {
+                let gguf = gguf.map_err(invalid)?;
+                let sampling = recommended::of_gguf(&gguf)?;
+                let vocabulary = GgufVocabulary::from_gguf(&gguf)?.build()?;
+                return Ok(Vocabulary { sampling, ..vocabulary });
+            }
         }
     }
 }
@@ -132,7 +116,9 @@ impl GgufVocabulary {
             Ok(field.strs()?.iter().map(|text| (*text).to_owned()).collect())
         };
         let ends = ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().filter_map(field);
-        let eos = ends.map(Field::u32).collect::<Result<_, _>>()?;
+        // All bits of -1, which stands for none.
+        let is_id = |id: &TokenId| *id != TokenId::MAX;
+        let eos: Vec<TokenId> = ends.map(Field::u32).collect::<Result<_, _>>()?;
         let template = |suffix: &str| -> Result<Option<String>, GgufError> {
             let template = gguf.get(&format!("tokenizer.chat_template{suffix}"));
             Ok(template.map(Field::str).transpose()?.map(str::to_owned))
@@ -160,8 +146,8 @@ impl GgufVocabulary {
             scores: field("scores").map(Field::f32s).transpose()?.unwrap_or_default(),
             kinds: field("token_type").map(Field::i32s).transpose()?.unwrap_or_default(),
             merges: field("merges").map(strs).transpose()?.unwrap_or_default(),
-            bos: field("bos_token_id").map(Field::u32).transpose()?,
-            eos,
+            bos: field("bos_token_id").map(Field::u32).transpose()?.filter(is_id),
+            eos: eos.into_iter().filter(is_id).collect(),
             adds_bos: field("add_bos_token").map(Field::bool).transpose()?,
             adds_space: field("add_space_prefix").map(Field::bool).transpose()?,
             max_positions,
@@ -200,7 +186,7 @@ impl GgufVocabulary {
             tokenizer.with_post_processor(Some(begin_with(name, bos)?));
         }
         let model_tokens = Some(self.tokens.len() as u32);
-        let eos = self.ends();
+        let eos = ends::of(&self);
         let Self { bos, max_positions, template, tool_template, .. } = self;
         // As llama.cpp has it: no text where there is no token.
         let special =
@@ -214,6 +200,7 @@ impl GgufVocabulary {
             template,
             tool_template,
             special,
+            sampling: Sampling::default(),
         })
     }
 
@@ -246,32 +233,6 @@ impl GgufVocabulary {
         for at in TURNS.map(at).into_iter().flatten() {
             self.kinds[at] = kind::CONTROL;
         }
-    }
-
-    /// The tokens that the file says end an answer, and those that do by their names; ordinary
-    /// tokens that read like one are text.
-    fn ends(&self) -> Vec<TokenId> {
-        let is_end = |(token, kind): (&String, &i32)| {
-            matches!(*kind, kind::CONTROL | kind::USER_DEFINED) && ENDS.contains(&token.as_str())
-        };
-        // Behind what ends a message in a channel the model goes on.
-        let has = |name: &&str| self.tokens.iter().any(|token| token == name);
-        let in_channels = channels::ENDS_OF_ANSWERS.iter().all(has);
-        // Who has Gemma 4's turns has this as a word.
-        let in_turns = ENDS_OF_TURNS.iter().all(has);
-        let goes_on = |id: &TokenId| {
-            let is = |name: &str| self.tokens.get(*id as usize).is_some_and(|token| token == name);
-            in_channels && is(channels::END_OF_MESSAGE) || in_turns && is("</s>")
-        };
-        let all = self.tokens.iter().zip(&self.kinds);
-        let named = (0..).zip(all).filter(|(_, token)| is_end(*token)).map(|(id, _)| id);
-        let mut ends: Vec<TokenId> = Vec::new();
-        for id in self.eos.iter().copied().chain(named).filter(|id| !goes_on(id)) {
-            if !ends.contains(&id) {
-                ends.push(id);
-            }
-        }
-        ends
     }
 
     fn byte_level(&self) -> Result<(Tokenizer, bool), TextError> {

@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::calls::ENDS_OF_TURNS;
 use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary, dialect, merges, ranks, sentence, tekken};
+use super::{TextError, Vocabulary, dialect, merges, ranks, recommended, sentence, tekken};
 
 /// # Errors
 /// A missing or broken `tokenizer.json`, where there is no other tokeniser, or another file that is
@@ -69,6 +69,7 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         template,
         tool_template,
         special,
+        sampling: recommended::of_folder(&generation)?,
     })
 }
 

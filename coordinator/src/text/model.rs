@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use aqueduct_core::{Constraint, Form, Refusal, TokenBytes, TokenId, limits};
+use aqueduct_core::{Constraint, Form, Refusal, Sampling, TokenBytes, TokenId, limits};
 use aqueduct_gguf::ModelFiles;
 use tokenizers::Tokenizer;
 
@@ -34,6 +34,8 @@ pub struct Vocabulary {
     /// Tokens that templates may name besides `bos_token` and `eos_token`, by name and text; or
     /// these, where the model has none and its templates are told so.
     pub special: Vec<(String, String)>,
+    /// How its makers would have tokens drawn, where a caller does not say.
+    pub sampling: Sampling,
 }
 
 /// Text in, tokens out, and back.
@@ -46,6 +48,7 @@ pub struct TextModel {
     eos: Vec<TokenId>,
     model_tokens: Option<u32>,
     template: ChatTemplate,
+    sampling: Sampling,
     prompt_tokens_max: u32,
     max_positions: u32,
     /// What grammars are compiled for; made when the first one comes.
@@ -92,6 +95,7 @@ impl TextModel {
             eos,
             model_tokens,
             template,
+            sampling: vocabulary.sampling,
             max_positions: prompt_tokens_max,
             prompt_tokens_max,
             spelling: OnceLock::new(),
@@ -101,6 +105,18 @@ impl TextModel {
     /// Tokens for which the model has positions behind `tokens` of them.
     pub fn tokens_left(&self, tokens: u32) -> u32 {
         self.max_positions.saturating_sub(tokens)
+    }
+
+    /// How tokens are drawn where a caller does not say: what the model's files recommend.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Has `sampling` instead of what the model's files recommend.
+    #[must_use]
+    pub fn with_sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
     }
 
     /// Refuses prompts of more than `prompt_tokens` from now on.

@@ -1,7 +1,8 @@
 //! `/v1/chat/completions`: shapes, streams, log probabilities.
 
-use aqueduct_coordinator::http::{ApiOptions, parse_chat};
-use serde_json::json;
+use aqueduct_coordinator::http::{ApiError, ApiOptions, ChatRequest, parse_chat};
+use aqueduct_core::Sampling;
+use serde_json::{Value, json};
 
 use super::client::{answering, start, start_with, text};
 
@@ -45,13 +46,18 @@ async fn an_answer_has_a_bound_that_fits() {
     }
 }
 
+fn parsed(said: &Value) -> Result<ChatRequest, ApiError> {
+    let body = json!({ "messages": [said] }).to_string();
+    parse_chat(body.as_bytes(), &Sampling::default())
+}
+
 #[test]
 fn a_call_without_arguments_may_be_told_as_nothing() {
     let check = |arguments: serde_json::Value, want: Option<serde_json::Value>| {
         let function = json!({ "name": "now", "arguments": arguments });
         let call = json!({ "id": "1", "type": "function", "function": function });
         let said = json!({ "role": "assistant", "content": null, "tool_calls": [call] });
-        let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes());
+        let parsed = parsed(&said);
         let told = parsed.ok().map(|it| it.chat.messages[0].tool_calls[0].arguments.clone());
         assert_eq!(told, want, "{arguments:?}");
     };
@@ -65,8 +71,19 @@ fn a_call_without_arguments_may_be_told_as_nothing() {
         check(json!(text), Some(json!({ "arguments": text })));
     }
     let said = json!({ "role": "assistant", "tool_calls": [{ "function": { "name": "now" } }] });
-    let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
+    let parsed = parsed(&said).unwrap();
     assert_eq!(parsed.chat.messages[0].tool_calls[0].arguments, json!({}));
+}
+
+#[test]
+fn a_call_in_older_words_is_refused() {
+    let said = json!({
+        "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": "{}" },
+    });
+    let error = parsed(&said).err().unwrap().body();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("messages[0].function_call: is not supported"), "{message}");
+    assert!(parsed(&json!({ "role": "user", "content": "a", "function_call": null })).is_ok());
 }
 
 #[test]
@@ -74,7 +91,7 @@ fn a_refusal_is_what_the_assistant_said() {
     let content =
         json!([{ "type": "text", "text": "No: " }, { "type": "refusal", "refusal": "x" }]);
     let check = |said: serde_json::Value, want: &str| {
-        let parsed = parse_chat(json!({ "messages": [said] }).to_string().as_bytes()).unwrap();
+        let parsed = parsed(&said).unwrap();
         assert_eq!(parsed.chat.messages[0].content, want, "{said}");
     };
     check(json!({ "role": "assistant", "content": content }), "No: x");

@@ -1,12 +1,17 @@
 //! `/v1/completions`: shapes, streams, several prompts, echo, log probabilities, stop strings.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::ApiOptions;
+use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{BelowFloor, Exchange, Floor, PolicyKind, Sampling, WireDtype};
 use serde_json::{Value, json};
 
-use super::client::{allows, answering, last_form, start, text};
+use super::client::{allows, answering, generator, last_form, serving, start, text};
 
 #[tokio::test]
 async fn a_whole_answer() {
@@ -75,6 +80,39 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     assert!(seen.policy.scoring.age_normalised);
     assert_eq!((seen.eos.as_slice(), seen.sampling.min_tokens), ([9, 4].as_slice(), 3));
     assert_eq!(seen.deadline.as_millis(), 1500);
+}
+
+#[tokio::test]
+async fn prompts_of_a_call_have_seeds_of_their_own_unless_one_is_given() {
+    let server = start(answering("x")).await;
+    for (seed, is_one) in [(Value::Null, false), (json!(7), true)] {
+        server.completion(json!({ "prompt": ["a", "a"], "seed": seed })).await;
+        let seen = std::mem::take(&mut *server.script.seen.lock().unwrap());
+        let seeds: Vec<u64> = seen.iter().map(|it| it.sampling.seed).collect();
+        assert_eq!(seeds[0] == seeds[1], is_one, "{seed}: {seeds:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_caller_does_not_say_is_as_the_model_recommends() {
+    let script = Arc::new(answering("x"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
+    let usual =
+        Sampling { temperature: 0.25, top_k: 20, repetition_penalty: 1.5, ..Sampling::default() };
+    let text = Arc::new(TextModel::load(&folder).unwrap().with_sampling(usual));
+    let generator = Generator { text, ..generator(script.clone()) };
+    let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+    for (asked, want) in [
+        (json!({}), usual),
+        (json!({ "temperature": 0, "top_k": 0 }), Sampling { temperature: 0.0, top_k: 0, ..usual }),
+        (json!({ "top_k": -1, "top_p": 0.5 }), Sampling { top_k: 0, top_p: 0.5, ..usual }),
+    ] {
+        let mut body = json!({ "prompt": "a", "seed": 0 });
+        body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+        server.completion(body).await;
+        let seen = server.script.seen.lock().unwrap().pop().unwrap();
+        assert_eq!(seen.sampling, want, "{asked}");
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::work::FailureKind;
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::{Refusal, Sampling, limits};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tonic_health::pb::health_client::HealthClient;
@@ -341,6 +341,12 @@ async fn who_speaks_grpc_is_told_where_it_is_served() {
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
 }
 
+fn parse_all(body: &[u8]) {
+    let usual = Sampling::default();
+    let _ = (parse_completion(body, &usual), parse_chat(body, &usual));
+    let _ = parse_response(body, &usual);
+}
+
 proptest! {
     #[test]
     fn no_body_makes_the_parsers_fall(
@@ -348,9 +354,8 @@ proptest! {
         name in "(prompt|messages|input|text|stop|n|logprobs|aqueduct|stream_options|logit_bias)",
         value in "[\\[\\]{}\":,0-9a-z.\\-]{0,24}",
     ) {
-        let _ = (parse_completion(&bytes), parse_chat(&bytes), parse_response(&bytes));
+        parse_all(&bytes);
         let body = format!("{{\"prompt\": \"a\", \"{name}\": {value}}}");
-        let body = body.as_bytes();
-        let _ = (parse_completion(body), parse_chat(body), parse_response(body));
+        parse_all(body.as_bytes());
     }
 }

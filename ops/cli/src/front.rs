@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use crate::args::PolicyArgs;
+use crate::args::{GenerationConfig, PolicyArgs};
 use crate::membership::Membership;
 
 /// How long answers under way may take to end after a stop.
@@ -47,6 +47,7 @@ pub(crate) struct Doors {
     pub(crate) origins: Origins,
     /// Most tokens of a chat's answer whose caller does not say.
     pub(crate) chat_max_tokens: u32,
+    pub(crate) generation_config: GenerationConfig,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
     /// Who may call; anybody if `None`.
@@ -91,6 +92,7 @@ impl Front {
             name: None,
             origins: Origins::default(),
             chat_max_tokens: limits::CHAT_TOKENS_DEFAULT,
+            generation_config: GenerationConfig::Auto,
             policy: None,
             keys: None,
             refusals,
@@ -109,7 +111,7 @@ impl Front {
         model: &Path,
         doors: Doors,
     ) -> anyhow::Result<Self> {
-        let text = TextModel::load(model)?;
+        let text = doors.generation_config.text(model)?;
         let prompt_tokens_max =
             text.prompt_tokens_max().min(coordinator.config().prompt_tokens_max);
         let membership = doors.membership.as_ref();

@@ -5,22 +5,23 @@
 
 use aqueduct_coordinator::http::{ApiError, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::streams::EventId;
-use aqueduct_core::limits;
+use aqueduct_core::{Sampling, limits};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| {
-    match parse_completion(body) {
+    let usual = Sampling::default();
+    match parse_completion(body, &usual) {
         Ok(request) => {
             let choices = request.prompts.len() * request.params.choices as usize;
             assert!((1..=limits::CALL_CHOICES_MAX).contains(&choices));
         }
         Err(error) => is_the_callers(&error),
     }
-    match parse_chat(body) {
+    match parse_chat(body, &usual) {
         Ok(request) => assert!(!request.chat.messages.is_empty()),
         Err(error) => is_the_callers(&error),
     }
-    match parse_response(body) {
+    match parse_response(body, &usual) {
         Ok((chat, _)) => assert!(!chat.chat.messages.is_empty() && chat.params.choices == 1),
         Err(error) => is_the_callers(&error),
     }

@@ -40,6 +40,6 @@ fn request(bytes: &[u8]) {
             assert!(policy.keeps_all() || quality != Quality::Exact);
         }
     }
-    let _ = sampling_or(0, wire.sampling);
+    let _ = sampling_or(aqueduct_core::Sampling::default(), wire.sampling);
     let _ = (exchange(wire.exchange), wire_dtype(wire.wire));
 }

@@ -63,17 +63,17 @@ fn preset(policy: MemoryPolicy, max_tokens: u32) -> Result<MemoryPolicy, Refusal
     }
 }
 
-/// The caller's sampling; fields left out are [`Sampling::default`]'s, the seed `seed`.
+/// The caller's sampling; fields left out are those of `default`.
 ///
 /// # Errors
 /// The first field that is out of bounds.
-pub fn sampling_or(seed: u64, wire: Option<v1::Sampling>) -> Result<Sampling, Refusal> {
-    let (default, wire) = (Sampling::default(), wire.unwrap_or_default());
+pub fn sampling_or(default: Sampling, wire: Option<v1::Sampling>) -> Result<Sampling, Refusal> {
+    let wire = wire.unwrap_or_default();
     let sampling = Sampling {
         temperature: wire.temperature.unwrap_or(default.temperature),
         top_p: wire.top_p.unwrap_or(default.top_p),
         top_k: wire.top_k.unwrap_or(default.top_k),
-        seed: wire.seed.unwrap_or(seed),
+        seed: wire.seed.unwrap_or(default.seed),
         logprobs: wire.logprobs,
         min_p: wire.min_p.unwrap_or(default.min_p),
         presence_penalty: wire.presence_penalty.unwrap_or(default.presence_penalty),
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(policy_or(default, Some(v1::MemoryPolicy::default())), Ok(default));
         let dense = policy_or(default, Some(wire(Kind::Dense, None))).unwrap();
         assert!(dense.keeps_all());
-        let sampling = sampling_or(7, None).unwrap();
+        let sampling = sampling_or(Sampling { seed: 7, ..Sampling::default() }, None).unwrap();
         assert_eq!(sampling, Sampling { seed: 7, ..Sampling::default() });
     }
 
@@ -149,14 +149,14 @@ mod tests {
         check(v1::MemoryPolicy { sinks: Some(u32::MAX), ..wire(Kind::H2o, None) }, "sinks");
         check(v1::MemoryPolicy { sinks: Some(u32::MAX), ..wire(Kind::H2o, Some(9)) }, "max_tokens");
         let hot = v1::Sampling { temperature: Some(9.0), ..Default::default() };
-        assert_eq!(sampling_or(0, Some(hot)).unwrap_err().field, "temperature");
+        assert_eq!(sampling_or(Sampling::default(), Some(hot)).unwrap_err().field, "temperature");
     }
 
     proptest! {
         #[test]
         fn what_is_given_is_kept(policy in arbitrary::policy(), sampling in arbitrary::sampling()) {
             prop_assert_eq!(policy_or(MemoryPolicy::default(), Some(policy.into())), Ok(policy));
-            prop_assert_eq!(sampling_or(1, Some(sampling.into())), Ok(sampling));
+            prop_assert_eq!(sampling_or(Sampling::greedy(), Some(sampling.into())), Ok(sampling));
         }
     }
 }

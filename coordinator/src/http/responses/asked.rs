@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::{Refusal, Sampling, limits};
 use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
@@ -17,7 +17,8 @@ use crate::text::Ending;
 
 /// Fields that would change the answer and are not supported, each with the values that ask for
 /// nothing.
-const UNSUPPORTED: [(&str, Harmless); 5] = [
+const UNSUPPORTED: [(&str, Harmless); 6] = [
+    ("context_management", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("background", |value| value == false),
     ("conversation", Value::is_null),
     ("previous_response_id", Value::is_null),
@@ -27,7 +28,7 @@ const UNSUPPORTED: [(&str, Harmless); 5] = [
 ];
 /// Fields that change nothing here: what is kept and who asked, and a bound on calls of tools that
 /// OpenAI runs itself, of which there are none.
-const IGNORED: [&str; 3] = ["prompt_cache_options", "client_metadata", "max_tool_calls"];
+const IGNORED: [&str; 2] = ["client_metadata", "max_tool_calls"];
 /// What of an answer may be asked for besides; what it does not have is not told.
 const LOGPROBS: &str = "message.output_text.logprobs";
 const INCLUDED: [&str; 8] = [
@@ -60,7 +61,10 @@ fn take_effort(fields: &mut Fields<'_>) -> Result<Option<Effort>, ApiError> {
 ///
 /// # Errors
 /// 400, naming the field.
-pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), ApiError> {
+pub fn parse_response(
+    body: &[u8],
+    usual: &Sampling,
+) -> Result<(ChatRequest, Map<String, Value>), ApiError> {
     let mut fields = Fields::parse(body)?;
     for (name, harmless) in UNSUPPORTED {
         fields.refuse(name, harmless)?;
@@ -80,7 +84,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     let budget = take_budget(&mut fields)?;
     let input: Value =
         fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
-    let mut params = Params::take(&mut fields)?;
+    let mut params = Params::take(&mut fields, usual)?;
     fields.finish()?;
     check(&params)?;
     let most = limits::OUTPUT_TOKENS_MAX;

@@ -29,7 +29,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let key = calls::start_key(&headers);
     let prepare = aside(&state, body, move |shared, bytes| {
-        let (chat, echo) = parse_response(bytes)?;
+        let (chat, echo) = parse_response(bytes, shared.generator.text.sampling())?;
         Ok((prepare::chat_of(shared, chat)?.keyed(key.clone(), bytes)?, echo))
     });
     let (prepared, echo) = prepare.await?;

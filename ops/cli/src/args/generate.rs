@@ -74,18 +74,19 @@ pub(crate) struct SamplingArgs {
     /// Most tokens to generate
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub(crate) max_tokens: u32,
-    /// 0 takes the most likely token each time
-    #[arg(long, default_value_t = 1.0, value_name = "T", allow_negative_numbers = true)]
-    pub(crate) temperature: f32,
+    /// 0 takes the most likely token each time [default: what the model's files recommend, as of
+    /// --top-p, --top-k, --min-p and --repetition-penalty too, or else 1]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f32>,
     /// Draw from the smallest set of tokens with this probability
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) top_p: f32,
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
     /// Draw from this many most likely tokens; 0 is all
-    #[arg(long, default_value_t = 0, value_name = "K")]
-    pub(crate) top_k: u32,
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<u32>,
     /// Draw from tokens that are at least this fraction as likely as the most likely one
-    #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) min_p: f32,
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
     /// Taken off the logits of tokens that the answer has
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
@@ -93,8 +94,8 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
     /// Divides positive logits of tokens of the prompt and the answer, multiplies others
-    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
-    pub(crate) repetition_penalty: f32,
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: Option<f32>,
     /// Added to the logit of a token, by its id; may be given more than once
     #[arg(long, value_name = "TOKEN=X", value_parser = parse_bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,

@@ -67,7 +67,9 @@ pub(crate) use request::{
     CompletionArgs, RequestCancelArgs, RequestCommand, RequestListArgs, RequestNameArgs, Shell,
     StatusArgs,
 };
-pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
+pub(crate) use serve::{
+    CoordinatorArgs, FrontArgs, GenerationConfig, NcclArg, ServeArgs, WorkerArgs,
+};
 pub(crate) use server::{ContextFileArg, ServerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 pub(crate) use top::TopArgs;

@@ -1,10 +1,11 @@
 //! Arguments of the commands that stay up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aqueduct_coordinator::http::Origins;
-use aqueduct_core::{Refusal, limits};
+use aqueduct_coordinator::text::{TextError, TextModel};
+use aqueduct_core::{Refusal, Sampling, limits};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
@@ -14,6 +15,29 @@ use super::{
     PoolArg, SchedulerArgs, ServerTlsArgs, SnapshotArgs, StallArg,
 };
 use crate::front;
+
+/// Where what callers leave out of sampling comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GenerationConfig {
+    /// The model's files
+    Auto,
+    /// Nowhere: a temperature of 1 and all tokens
+    None,
+}
+
+impl GenerationConfig {
+    /// The text side of `model`.
+    ///
+    /// # Errors
+    /// A tokeniser, or recommendations, that cannot be used.
+    pub(crate) fn text(self, model: &Path) -> Result<TextModel, TextError> {
+        let text = TextModel::load(model)?;
+        Ok(match self {
+            Self::Auto => text,
+            Self::None => text.with_sampling(Sampling::default()),
+        })
+    }
+}
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -42,6 +66,10 @@ pub(crate) struct FrontArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = limits::CHAT_TOKENS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=limits::OUTPUT_TOKENS_MAX as i64))]
     pub(crate) chat_max_tokens: u32,
+    /// Whether callers who do not say how tokens are drawn get what the model's files recommend
+    /// (generation_config.json, or general.sampling of a GGUF file)
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "auto")]
+    pub(crate) generation_config: GenerationConfig,
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,

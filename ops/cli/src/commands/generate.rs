@@ -52,13 +52,13 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
     let meant = quality != Quality::Exact || args.policy.policy.is_some();
     Ok(GenerateOptions {
         max_tokens: Some(sampling.max_tokens),
-        temperature: Some(sampling.temperature),
-        top_p: Some(sampling.top_p),
-        top_k: Some(sampling.top_k),
-        min_p: Some(sampling.min_p),
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        min_p: sampling.min_p,
         presence_penalty: Some(sampling.presence_penalty),
         frequency_penalty: Some(sampling.frequency_penalty),
-        repetition_penalty: Some(sampling.repetition_penalty),
+        repetition_penalty: sampling.repetition_penalty,
         logit_bias: sampling.logit_bias.clone(),
         seed: sampling.seed,
         grammar: grammar(sampling)?,

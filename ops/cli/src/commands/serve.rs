@@ -94,6 +94,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         name: args.served_model_name.clone(),
         origins: args.allowed_origins.clone(),
         chat_max_tokens: args.chat_max_tokens,
+        generation_config: args.generation_config,
         policy: Some(args.policy),
         keys,
         refusals,

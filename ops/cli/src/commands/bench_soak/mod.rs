@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use self::caller::{Caller, Tally};
 use self::verdict::{Left, judge};
-use crate::args::BenchSoakArgs;
+use crate::args::{BenchSoakArgs, GenerationConfig};
 use crate::cluster::{self, Cluster, Workers};
 use crate::draws::Draws;
 use crate::front::{self, Doors, Front};
@@ -65,6 +65,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         name: None,
         origins: Origins::default(),
         chat_max_tokens: limits::CHAT_TOKENS_DEFAULT,
+        generation_config: GenerationConfig::None,
         keys: None,
         refusals: Refusals::default(),
         policy: None,
