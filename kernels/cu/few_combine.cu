@@ -4,6 +4,8 @@
 #include "attention.cuh"
 
 constexpr u32 THREADS = 256;
+// Parts whose sums are on their way at once: one after the other waits for memory each time.
+constexpr u32 AHEAD = 4;
 
 // o of one row, summed over parts: `slices` sums of every so-manieth part, then those in order.
 // Thread i has elements 4 (i % lanes) and on of slice i / lanes. Holds for threads below `lanes`.
@@ -12,10 +14,21 @@ DEVICE Four sum_parts(const FewCombine& p, u32 row, const f32* shares, f32* sums
     u32 slice = thread_index() / lanes, lane = thread_index() % lanes;
     u64 all_rows = (u64)p.heads * p.tokens;
     Four sum = {};
-    for (u32 part = slice; part < p.splits; part += slices) {
-        Four o = load4(p.parts.o + (part * all_rows + row) * p.head_dim + lane * 4);
-        for (u32 e = 0; e < 4; ++e) {
-            sum.x[e] = fma(o.x[e], shares[part], sum.x[e]);
+    for (u32 first = slice; first < p.splits; first += AHEAD * slices) {
+        Four o[AHEAD] = {};
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; ++i) {
+            u32 part = first + i * slices;
+            if (part < p.splits) {
+                o[i] = load4(p.parts.o + (part * all_rows + row) * p.head_dim + lane * 4);
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; ++i) {
+            u32 part = first + i * slices;
+            for (u32 e = 0; e < 4 && part < p.splits; ++e) {
+                sum.x[e] = fma(o[i].x[e], shares[part], sum.x[e]);
+            }
         }
     }
     put4(sums + thread_index() * 4, sum);
