@@ -66,9 +66,15 @@ pub(crate) struct FrontArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = limits::CHAT_TOKENS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=limits::OUTPUT_TOKENS_MAX as i64))]
     pub(crate) chat_max_tokens: u32,
-    /// Whether callers who do not say how tokens are drawn get what the model's files recommend
-    /// (generation_config.json, or general.sampling of a GGUF file)
-    #[arg(long, value_enum, value_name = "WHICH", default_value = "auto")]
+    /// Where sampling comes from that callers leave out: auto (the model's generation_config.json,
+    /// or general.sampling of a GGUF file) or none (a temperature of 1, and all tokens)
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHICH",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub(crate) generation_config: GenerationConfig,
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
