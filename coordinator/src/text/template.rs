@@ -5,22 +5,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use aqueduct_core::Refusal;
 use aqueduct_core::limits::PROMPT_BYTES_MAX;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
 use super::calls::asking;
 use super::hearing::Speech;
-use super::json::JsonWriter;
 use super::python;
 use super::shape::{Shape, Taught, object, tried, value};
 use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, channels};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
-/// Steps that a rendering may take, a second or two of them: some fifty are a message's.
-const FUEL: u64 = 20_000_000;
 /// What the `transformers` library calls a template that is for conversations with tools alone.
 pub(super) const TOOL_USE: &str = "tool_use";
 /// Stands behind a message that is gone on with.
@@ -29,6 +24,8 @@ const MARK: &str = "[[aqueduct: go on here]] ";
 const BEGIN_AND_END: [&str; 2] = ["bos_token", "eos_token"];
 /// What templates call how long to think, and callers too.
 pub(crate) const EFFORT: &str = "reasoning_effort";
+/// What messages must be.
+const TAKEN: &str = "a conversation that the model's chat template takes";
 /// Field of a call that has what else a template is told.
 const VARIABLES: &str = "chat_template_kwargs";
 
@@ -61,7 +58,7 @@ impl ChatTemplate {
         let taught = Taught::by(source.as_deref());
         let speech = source.as_deref().map_or(Speech::Plain, Speech::of);
         let effort = source.as_deref().is_some_and(|source| source.contains(EFFORT));
-        let environment = source.map(environment).transpose();
+        let environment = source.as_deref().map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
@@ -130,7 +127,7 @@ impl ChatTemplate {
         if let (Some(environment), Some(source)) = (&mut self.environment, source) {
             self.without_tools = Some(self.taught);
             self.taught = Taught::by(Some(&source));
-            let added = environment.add_template_owned(TOOL_USE, in_jinja(&source));
+            let added = python::add_template(environment, TOOL_USE, &source);
             added.map_err(|error| TextError::invalid(TOOL_USE, error.to_string()))?;
             self.has_tool_use = true;
             return Ok(self.shaped());
@@ -232,17 +229,9 @@ impl ChatTemplate {
         let rendered = environment
             .get_template(name)
             .and_then(|template| template.render_captured_to(values, &mut prompt).map(drop));
-        let refused = |reason| {
-            Refusal::new("messages", reason, "a conversation that the model's chat template takes")
-        };
-        rendered.map_err(|error| match error.kind() {
-            ErrorKind::WriteFailure => {
-                let bound = format!("a conversation that makes at most {PROMPT_BYTES_MAX} bytes");
-                Refusal::new("messages", "a longer prompt", bound)
-            }
-            _ => refused(error.detail().map_or_else(|| error.to_string(), str::to_owned)),
-        })?;
-        let mut prompt = String::from_utf8(prompt.0).map_err(|error| refused(error.to_string()))?;
+        rendered.map_err(|error| refused(&error))?;
+        let mut prompt =
+            String::from_utf8(prompt.0).map_err(|error| Refusal::new("messages", error, TAKEN))?;
         if asks && taught.notation == Some(CallNotation::Braces) {
             prompt.push_str(asking(&prompt));
         }
@@ -337,53 +326,37 @@ fn with_variables(
     }
 }
 
+/// Why no prompt was made, in the template's own words where it has some.
+fn refused(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::WriteFailure => {
+            let bound = format!("a conversation that makes at most {PROMPT_BYTES_MAX} bytes");
+            Refusal::new("messages", "a longer prompt", bound)
+        }
+        ErrorKind::UnknownFilter
+        | ErrorKind::UnknownTest
+        | ErrorKind::UnknownFunction
+        | ErrorKind::UnknownMethod
+        | ErrorKind::TooManyArguments => {
+            let bound = format!("{TAKEN}; the template uses what is not supported here");
+            Refusal::new("messages", error, bound)
+        }
+        _ => {
+            let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            Refusal::new("messages", reason, TAKEN)
+        }
+    }
+}
+
 fn plain(messages: &[ChatMessage], asks: bool) -> String {
     let line = |message: &ChatMessage| format!("{}: {}\n", message.role.as_str(), message.content);
     messages.iter().map(line).chain(asks.then(|| "assistant:".to_owned())).collect()
 }
 
-fn environment(source: String) -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_fuel(Some(FUEL));
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_unknown_method_callback(python::method);
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    environment.add_filter("tojson", |value: &Value, options: Kwargs| {
-        JsonWriter::of(&options)?.text(value)
-    });
-    // As Python has them: `none` holds nothing, and texts and mappings have places.
-    environment.add_test("iterable", |value: &Value| {
-        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
-    });
-    environment.add_test("sequence", |value: &Value| {
-        let kind = value.kind();
-        matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
-    });
-    environment.add_template_owned(NAME, in_jinja(&source))?;
+fn environment(source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = python::environment()?;
+    python::add_template(&mut environment, NAME, source)?;
     Ok(environment)
-}
-
-/// Jinja reads any line ending as `\n`, also inside of strings. The `transformers` library has a
-/// block besides that marks what an assistant said, for training. What stands in it is shown,
-/// and what is set in it is not seen outside: as in a `with` of nothing.
-fn in_jinja(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut parts = source.split("{%");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let tag = part.split_once("%}").map_or(part, |(tag, _)| tag);
-        let name = tag.trim_matches(['-', '+']).trim();
-        plain.push_str("{%");
-        match name {
-            "generation" => plain.push_str(&part.replacen(name, "with", 1)),
-            "endgeneration" => plain.push_str(&part.replacen(name, "endwith", 1)),
-            _ => plain.push_str(part),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -688,6 +661,22 @@ mod tests {
         let refusal = render(source, &TURNS).unwrap_err();
         assert_eq!(refusal.value, "Conversation roles must alternate user/assistant/...");
         assert_eq!(refusal.field, "messages");
+    }
+
+    #[test]
+    fn what_is_the_template_s_doing_is_said() {
+        let doing = "; the template uses what is not supported here";
+        let check = |source: &str, value: &str, is_the_template_s: bool| {
+            let refusal = render(source, &TURNS).unwrap_err();
+            assert_eq!((refusal.field.as_str(), refusal.value.as_str()), ("messages", value));
+            assert_eq!(refusal.bound.ends_with(doing), is_the_template_s, "{source}");
+        };
+        let unknown = "unknown filter: filter nope is unknown (in chat_template:2)";
+        check("\n{{ messages|nope }}", unknown, true);
+        let unknown = "unknown method: string has no method named nope (in chat_template:1)";
+        check("{{ messages[0].content.nope() }}", unknown, true);
+        check("{{ messages[0].tools.strip() }}", "undefined has no method named strip", false);
+        check("{{ raise_exception('Roles must alternate') }}", "Roles must alternate", false);
     }
 
     #[test]
