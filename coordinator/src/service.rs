@@ -11,19 +11,20 @@ mod request;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::trace::TRACEPARENT;
 use aqueduct_core::{RequestId, limits};
 use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
-use aqueduct_tls::Listener;
+use aqueduct_tls::{Counted, Listener, UnderWay};
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use futures::future::BoxFuture;
-use futures::{Stream, TryStreamExt, stream};
+use futures::{FutureExt, Stream, TryStreamExt, stream};
 use prost::Message as _;
+use tokio::sync::oneshot;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
@@ -101,14 +102,15 @@ struct Service {
     turns: Turns,
 }
 
-/// Serves on `listener` until `shutdown` is done and the open streams have ended.
+/// Serves on `listener` until `shutdown` is done and the open streams have ended, or the instant
+/// has come that it names.
 ///
 /// # Errors
 /// A listener that fails.
 pub async fn serve(
     served: Served,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output = Instant> + Send,
 ) -> Result<(), ServeError> {
     answer(served, listener.into(), Box::pin(shutdown)).await
 }
@@ -117,7 +119,7 @@ pub async fn serve(
 fn answer(
     served: Served,
     listener: Listener,
-    shutdown: BoxFuture<'_, ()>,
+    shutdown: BoxFuture<'_, Instant>,
 ) -> BoxFuture<'_, Result<(), ServeError>> {
     Box::pin(async move {
         let (health, health_service) = tonic_health::server::health_reporter();
@@ -138,15 +140,20 @@ fn answer(
             // The only version that gRPC's own Python and Go clients have long spoken.
             .add_service(reflection().build_v1alpha()?);
         let routes = routes.into_axum_router().layer(to_leader).layer(from_fn(astray::send_home));
-        let served = tonic::transport::Server::builder()
+        let (under_way, (stop, stopped)) = (UnderWay::default(), oneshot::channel());
+        let serving = tonic::transport::Server::builder()
             .accept_http1(true) // to tell who does where to go
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_routes(Routes::from(routes))
-            .serve_with_incoming_shutdown(listener.incoming(), shutdown)
-            .await;
+            .serve_with_incoming_shutdown(
+                Counted::new(Routes::from(routes).prepare()),
+                listener.incoming(&under_way),
+                stopped.map(drop),
+            );
+        let served = under_way.drain(serving, shutdown, stop).await;
         watching.abort();
-        Ok(served?)
+        served.transpose()?;
+        Ok(())
     })
 }
 

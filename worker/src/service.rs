@@ -14,13 +14,14 @@ use aqueduct_proto::convert::peers::tenure;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
-use aqueduct_tls::{Caller, Listener, Role};
+use aqueduct_tls::{Caller, Counted, Listener, Role, UnderWay};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -39,15 +40,15 @@ use crate::worker::Worker;
 /// held up for a moment keeps what it has.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Serves `worker` on `listener` until `shutdown`; then every session ends. Behind TLS sessions are
-/// for coordinators alone, and frames for workers.
+/// Serves `worker` on `listener` until `shutdown`; then every session ends, by the instant that it
+/// names at the latest. Behind TLS sessions are for coordinators alone, and frames for workers.
 ///
 /// # Errors
 /// What the transport reports.
 pub async fn serve(
     worker: Worker,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output = Instant> + Send,
 ) -> Result<(), tonic::transport::Error> {
     answer(worker, listener.into(), Box::pin(shutdown)).await
 }
@@ -56,7 +57,7 @@ pub async fn serve(
 fn answer(
     worker: Worker,
     listener: Listener,
-    shutdown: BoxFuture<'_, ()>,
+    shutdown: BoxFuture<'_, Instant>,
 ) -> BoxFuture<'_, Result<(), tonic::transport::Error>> {
     Box::pin(async move {
         let (stop, stopped) = watch::channel(false);
@@ -67,18 +68,21 @@ fn answer(
         let service = WorkerServer::new(Service { worker, sessions, tenures, refusals, stopped })
             .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-        Server::builder()
+        let (under_way, (closed, closing)) = (UnderWay::default(), oneshot::channel());
+        let serving = Server::builder()
             .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
             .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
             .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
             .http2_keepalive_interval(Some(KEEPALIVE))
-            .add_service(health)
-            .add_service(service)
-            .serve_with_incoming_shutdown(listener.incoming(), async move {
-                shutdown.await;
-                let _ = stop.send(true); // nobody may be listening
-            })
-            .await
+            .serve_with_incoming_shutdown(
+                Counted::new(Routes::new(health).add_service(service).prepare()),
+                listener.incoming(&under_way),
+                async move {
+                    drop(closing.await);
+                    let _ = stop.send(true); // nobody may be listening
+                },
+            );
+        under_way.drain(serving, shutdown, closed).await.unwrap_or(Ok(()))
     })
 }
 

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use aqueduct_tls::Closing;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http_body_util::Empty;
@@ -13,7 +14,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -22,15 +22,14 @@ const PREFACE: &[u8] = b"PRI";
 
 /// Whether who has connected speaks HTTP/2 without having been asked to, as gRPC does where there
 /// is no TLS: looks at the first bytes and leaves them to be read. `None` if there are none within
-/// `patience`, or before `closing` ends.
+/// `patience`, or before `closing`.
 pub(super) async fn is_astray(
     stream: &TcpStream,
     patience: Duration,
-    closing: &mut watch::Receiver<()>,
+    closing: Closing,
 ) -> Option<bool> {
     let looked = std::pin::pin!(timeout(patience, look(stream)));
-    let closed = std::pin::pin!(closing.changed());
-    match select(looked, closed).await {
+    match select(looked, closing).await {
         Either::Left((seen, _)) => seen.ok()?,
         Either::Right(_) => None,
     }

@@ -2,30 +2,27 @@
 //! how long they may take to say what they want.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
-use aqueduct_tls::{Conn, Listener, ServerTls};
-use axum::{Extension, Router};
+use aqueduct_tls::{Conn, Counted, Door, Listener, ServerTls, UnderWay, Visit};
+use axum::Router;
 use futures::future::{BoxFuture, Either, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout_at;
 
 use super::{ApiOptions, ApiState, astray, names, router, watched};
 
-/// How long answers under way may take to end after a shutdown began.
-const DRAIN_SECONDS: u64 = 30;
-
-/// Serves the API until `shutdown` resolves, then waits a while for answers under way.
+/// Serves the API until `shutdown` resolves, then waits for answers under way, until the instant
+/// that it names at most.
 pub async fn serve(
     state: ApiState,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output = Instant> + Send,
 ) {
     let listener = listener.into();
     let ApiOptions { connections_max, read_timeout, .. } = state.0.options;
@@ -36,8 +33,12 @@ pub async fn serve(
     serve_routes(router(state, is_open && here), bounds, listener, shutdown).await;
 }
 
-/// Serves only what tells how the server is, until `shutdown` resolves.
-pub async fn monitor(state: ApiState, tcp: TcpListener, shutdown: impl Future<Output = ()> + Send) {
+/// Serves only what tells how the server is, as long as [`serve`] would.
+pub async fn monitor(
+    state: ApiState,
+    tcp: TcpListener,
+    shutdown: impl Future<Output = Instant> + Send,
+) {
     serve_routes(watched().with_state(state), Bounds::default(), tcp, shutdown).await;
 }
 
@@ -57,12 +58,12 @@ impl Default for Bounds {
     }
 }
 
-/// Serves `routes` until `shutdown` resolves, then waits a while for answers under way.
+/// Serves `routes`, as long as [`serve`] would.
 pub async fn serve_routes(
     routes: Router,
     bounds: Bounds,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output = Instant> + Send,
 ) {
     accept_all(routes, bounds, listener.into(), Box::pin(shutdown)).await;
 }
@@ -72,75 +73,67 @@ fn accept_all(
     routes: Router,
     bounds: Bounds,
     Listener { tcp, tls }: Listener,
-    mut shutdown: BoxFuture<'_, ()>,
+    mut shutdown: BoxFuture<'_, Instant>,
 ) -> BoxFuture<'_, ()> {
     Box::pin(async move {
-        let connections = Arc::new(Semaphore::new(bounds.connections_max));
+        let under_way = UnderWay::default();
+        let door = Door::new(tcp, bounds.connections_max, &under_way);
         let graceful = GracefulShutdown::new();
-        let closing = watch::Sender::new(());
-        loop {
-            let next = std::pin::pin!(accept(&tcp, &connections));
+        let by = loop {
+            let next = std::pin::pin!(door.accept());
             match select(next, &mut shutdown).await {
-                Either::Left((Some((stream, permit)), _)) => {
-                    let timeout = bounds.read_timeout;
-                    let (tls, closing) = (tls.clone(), closing.subscribe());
-                    let entering = Entering { stream, tls, timeout, closing, _permit: permit };
+                Either::Left((Some((stream, visit)), _)) => {
+                    let (tls, timeout) = (tls.clone(), bounds.read_timeout);
+                    let entering = Entering { stream, visit, tls, timeout };
                     tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
                 }
                 Either::Left((None, _)) => {}
-                Either::Right(_) => break,
+                Either::Right((by, _)) => break by,
             }
-        }
-        drop((tcp, closing));
-        let drain = Duration::from_secs(DRAIN_SECONDS);
-        if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
-            tracing::warn!(seconds = DRAIN_SECONDS, "answers under way were cut off");
+        };
+        drop(door);
+        if timeout_at(by.into(), graceful.shutdown()).await.is_err() {
+            under_way.tell_lost();
         }
     })
 }
 
-async fn accept(
-    listener: &TcpListener,
-    connections: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = connections.clone().acquire_owned().await.ok()?;
-    let stream = listener.accept().await.map(|(stream, _)| stream);
-    Some((aqueduct_tls::accepted(stream).await?, permit))
-}
-
-/// A connection that was accepted, and its place among those that are served.
+/// A connection that was accepted.
 struct Entering {
     stream: TcpStream,
+    visit: Visit,
     /// Plaintext if `None`.
     tls: Option<ServerTls>,
     timeout: Duration,
-    /// Ends when the server begins to.
-    closing: watch::Receiver<()>,
-    _permit: OwnedSemaphorePermit,
 }
 
 async fn converse(routes: Router, watcher: Watcher, entering: Entering) {
-    let Entering { stream, tls, timeout, mut closing, _permit } = entering;
+    let Entering { stream, visit, tls, timeout } = entering;
     // Tokens are small and each is wanted at once.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay could not be set");
     }
+    let closing = visit.closing.clone();
     let conn = match tls {
-        None => match astray::is_astray(&stream, timeout, &mut closing).await {
+        None => match astray::is_astray(&stream, timeout, closing).await {
             Some(false) => Conn::from(stream),
-            Some(true) => return astray::send_home(stream, timeout).await,
+            Some(true) => {
+                drop(watcher); // who ends does not wait for somebody who is wrong here
+                return astray::send_home(stream, timeout).await;
+            }
             None => return,
         },
-        Some(tls) => match tls.accept(stream).await {
-            Ok(conn) => conn,
-            Err(_) => return,
+        Some(tls) => match select(std::pin::pin!(tls.accept(stream)), closing).await {
+            Either::Left((Ok(conn), _)) => conn,
+            _ => return,
         },
     };
-    let service = TowerToHyperService::new(routes.layer(Extension(conn.caller().clone())));
+    let conn = conn.within(visit);
+    let routes = Counted::of(routes, conn.caller().clone());
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(timeout)
-        .serve_connection(TokioIo::new(conn), service);
+        .serve_connection(TokioIo::new(conn), TowerToHyperService::new(routes));
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended badly");
     }

@@ -9,7 +9,7 @@ use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
 use aqueduct_proto::v1::{
     Carried, CarryAsk, CarryBegin, PeerFrame, PeerReceipt, ReachAsk, Reached,
 };
-use aqueduct_tls::{Caller, Listener, Role};
+use aqueduct_tls::{Caller, Counted, Listener, Role, UnderWay};
 use axum::extract::Request;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -85,13 +85,17 @@ fn answer(
         CoordinatorsServer::new(desk).max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
     let passed_on = move |request: Request| answers.clone().answer(request);
     let routes = Routes::new(desk).into_axum_router().fallback(passed_on);
+    let under_way = UnderWay::default();
     let served = tonic::transport::Server::builder()
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
         .http2_keepalive_interval(Some(PING_INTERVAL))
-        .add_routes(routes.into())
-        .serve_with_incoming_shutdown(listener.incoming(), shutdown);
+        .serve_with_incoming_shutdown(
+            Counted::new(Routes::from(routes).prepare()),
+            listener.incoming(&under_way),
+            shutdown,
+        );
     Box::pin(served)
 }
 

@@ -1,13 +1,14 @@
 //! The gRPC API over a real socket, with the shipped model's tokeniser.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::keys::{KeyFile, Keys};
-use aqueduct_coordinator::service::Served;
+use aqueduct_coordinator::service::{ServeError, Served};
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Config, Coordinator, Room, service};
@@ -17,8 +18,11 @@ use aqueduct_proto::v1::aqueduct_client::AqueductClient;
 use aqueduct_proto::v1::generate_event::Kind;
 use aqueduct_proto::v1::generate_request::Prompt;
 use aqueduct_proto::v1::tokenize_request::Input;
+use futures::{FutureExt, TryFutureExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -33,6 +37,9 @@ struct Server {
     text: Arc<TextModel>,
     channel: Channel,
     client: AqueductClient<Channel>,
+    /// Says by when the server is to have ended.
+    stop: oneshot::Sender<Instant>,
+    serving: JoinHandle<Result<(), ServeError>>,
 }
 
 async fn serve(config: Config, fake: &Fake) -> Server {
@@ -55,14 +62,17 @@ async fn serve_in(config: Config, fake: &Fake, (room, keys): (Room, Option<Keys>
         streams: Streams::new(SOON),
         room,
     };
-    let forever = std::future::pending();
+    let (stop, stopped) = oneshot::channel();
+    // Until it is told; a test that does not tell it wants it for ever.
+    let stopped = stopped.or_else(|_| std::future::pending::<Result<Instant, Infallible>>());
+    let stopped = stopped.map(|by| by.unwrap());
     let serving = coordinator.clone();
     let served = Served { coordinator: serving, generator, model: "tiny".into(), keys };
-    tokio::spawn(service::serve(served, listener, forever));
+    let serving = tokio::spawn(service::serve(served, listener, stopped));
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let client = AqueductClient::new(channel.clone());
-    Server { address, coordinator, text, channel, client }
+    Server { address, coordinator, text, channel, client, stop, serving }
 }
 
 fn small() -> Config {
@@ -292,4 +302,27 @@ async fn the_server_tells_about_itself() {
     assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
     coordinator.close();
     assert_eq!(watch.message().await.unwrap().unwrap().status, 2, "not serving");
+}
+
+/// Those who only watch its health are not waited for.
+#[tokio::test]
+async fn a_server_ends_when_its_answers_have_or_when_it_says() {
+    let end = async |server: Server, by: Instant| {
+        server.stop.send(by).unwrap();
+        tokio::time::timeout(SOON, server.serving).await.expect("it serves on").unwrap().unwrap();
+    };
+    let server = serve(small(), &Fake::new("one", Habit::Obey)).await;
+    let mut health = HealthClient::new(server.channel.clone());
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert!(watch.message().await.unwrap().is_some());
+    end(server, Instant::now() + 10 * SOON).await;
+
+    let mut server = serve(small(), &Fake::new("held", Habit::Hold { chunk_idx: 1 })).await;
+    let prompt = Some(Prompt::Tokens(v1::TokenList { ids: vec![1; 20] }));
+    let held_up = v1::GenerateRequest { prompt, ..ask("") };
+    let mut stream = server.client.generate(held_up).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().is_some());
+    let by = Instant::now() + Duration::from_secs(2); // longer than who asks for nothing may stay
+    end(server, by).await;
+    assert!(Instant::now() >= by, "the answer had all of its time");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::submit::{Busy, RequestError};
@@ -147,6 +147,7 @@ async fn shutdown_ends_the_server() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async {
         let _ = stopped.await;
+        Instant::now() + DEADLINE
     };
     let state = ApiState::new(generator, ApiOptions::new("tiny"));
     let server = tokio::spawn(serve(state, listener, shutdown));
@@ -155,4 +156,27 @@ async fn shutdown_ends_the_server() {
     tokio::time::timeout(DEADLINE, server).await.expect("still serving").unwrap();
     drop(idle);
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_end_keeps_no_server_longer_than_it_says() {
+    let script = Arc::new(Script { hang: true, ..Script::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<Instant>();
+    let state = ApiState::new(generator(script.clone()), ApiOptions::new("tiny"));
+    let server = tokio::spawn(serve(state, listener, async { stopped.await.unwrap() }));
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let body = json!({ "prompt": "a" }).to_string();
+    client.write_all(&request("POST", "/v1/completions", body.as_bytes())).await.unwrap();
+    let accepted = async {
+        while script.seen.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, accepted).await.unwrap();
+    let by = Instant::now() + Duration::from_secs(2); // longer than who asks for nothing may stay
+    stop.send(by).unwrap();
+    tokio::time::timeout(DEADLINE, server).await.expect("still serving").unwrap();
+    assert!(Instant::now() >= by, "the answer had all of its time");
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use aqueduct_coordinator::generation::Generator;
@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -30,8 +31,11 @@ use futures::future::BoxFuture;
 use crate::args::{GenerationConfig, PolicyArgs};
 use crate::membership::Membership;
 
-/// How long answers under way may take to end after a stop.
+/// How long answers under way may take to end after a stop that names no time.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// How long callers may take to hear what ended their answers, where the time is over by then.
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where to open, and what a caller gets who does not say.
 pub(crate) struct Doors {
@@ -73,7 +77,8 @@ pub(crate) struct Front {
     generator: Generator,
     /// Answers to what other coordinators pass on.
     passed_on: Calls,
-    stop: watch::Sender<bool>,
+    /// By when they are to have ended, when that is known.
+    stop: watch::Sender<Option<Instant>>,
     servers: JoinSet<()>,
 }
 
@@ -124,8 +129,6 @@ impl Front {
             streams: Streams::new(coordinator.config().resume_grace),
             room: Room::default(),
         };
-        let (stop, stopped) = watch::channel(false);
-        let mut servers = JoinSet::new();
         let text = generator.text.clone();
         let keys = doors.keys.clone();
         let serve_peers = match (&doors.data_dir, doors.membership) {
@@ -152,6 +155,7 @@ impl Front {
         let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
         let (coordinator, keys) = (coordinator.clone(), doors.keys);
         let served = Served { coordinator, generator: generator.clone(), model: name, keys };
+        let (stop, servers) = (watch::Sender::new(None), JoinSet::new());
         let passed_on = Calls::default();
         if let Some(serve_peers) = serve_peers {
             let answers = answers(&state, &served, &passed_on);
@@ -160,20 +164,31 @@ impl Front {
             let ended = async move { coordinator.ended().await }.boxed();
             tokio::spawn(serve_peers(answers, ended));
         }
-        if let Some(listener) = doors.monitor {
-            servers.spawn(http::monitor(state.clone(), listener, once(stopped.clone())));
+        let mut front = Self { grpc, http, generator, passed_on, stop, servers };
+        front.serve(state, served, (doors.monitor, doors.http, doors.grpc));
+        Ok(front)
+    }
+
+    /// Answers at the doors: for those who watch, over HTTP and over gRPC.
+    fn serve(
+        &mut self,
+        state: ApiState,
+        served: Served,
+        (monitor, http, grpc): (Option<TcpListener>, Option<Listener>, Listener),
+    ) {
+        let stop = || told(self.stop.subscribe());
+        if let Some(listener) = monitor {
+            self.servers.spawn(http::monitor(state.clone(), listener, stop()));
         }
-        if let Some(listener) = doors.http {
-            servers.spawn(http::serve(state, listener, once(stopped.clone())));
+        if let Some(listener) = http {
+            self.servers.spawn(http::serve(state, listener, stop()));
         }
-        servers.spawn(async move {
-            let stop = once(stopped);
-            let served = service::serve(served, doors.grpc, stop).await;
-            if let Err(error) = served {
+        let serving = service::serve(served, grpc, stop());
+        self.servers.spawn(async move {
+            if let Err(error) = serving.await {
                 tracing::error!(%error, "the gRPC server ended");
             }
         });
-        Ok(Self { grpc, http, generator, passed_on, stop, servers })
     }
 
     /// Where a client of this machine reaches the gRPC API.
@@ -193,14 +208,18 @@ impl Front {
     }
 
     /// Closes the doors and gives answers under way a while to end.
-    pub(crate) async fn stop(mut self) {
-        self.stop.send_replace(true);
-        let drained = async {
-            while self.servers.join_next().await.is_some() {}
-            self.passed_on.none().await;
-        };
-        if tokio::time::timeout(DRAIN, drained).await.is_err() {
-            tracing::warn!(seconds = DRAIN.as_secs(), "answers under way were cut off");
+    pub(crate) async fn stop(self) {
+        self.stop_by(Instant::now() + DRAIN).await;
+    }
+
+    /// The same, by `by`, or as soon as callers may have heard that it is over.
+    pub(crate) async fn stop_by(mut self, by: Instant) {
+        let by = by.max(Instant::now() + LAST_WORDS);
+        self.stop.send_replace(Some(by));
+        // Each ends by then, and says what it has cut off.
+        while self.servers.join_next().await.is_some() {}
+        if timeout_at(by.into(), self.passed_on.none()).await.is_err() {
+            tracing::warn!("answers to calls that others have passed on were cut off");
         }
     }
 }
@@ -233,10 +252,10 @@ async fn keep(
     Ok(())
 }
 
-/// Resolves when `stopped` says so.
-async fn once(mut stopped: watch::Receiver<bool>) {
-    // An error means that nobody is left who could say so.
-    stopped.wait_for(|&stopped| stopped).await.ok();
+/// Resolves when `stop` says by when to have ended.
+async fn told(mut stop: watch::Receiver<Option<Instant>>) -> Instant {
+    let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| *by);
+    by.unwrap_or_else(Instant::now) // nobody is left who could say so
 }
 
 /// Binds `address`, which the user gave as `field`.

@@ -99,7 +99,6 @@ pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
 pub const POOL_BYTES_DEFAULT: u64 = 8 << 30;
 /// Most of them: addresses for it are reserved at once, and a process has 2^47 or more.
 pub const POOL_BYTES_MAX: u64 = 1 << 45;
-
 /// Pools give room for so many tokens at once.
 pub const PAGE_TOKENS: u64 = 16;
 
@@ -284,11 +283,12 @@ pub const KEY_TOKENS_PER_MINUTE_MAX: u64 = 1 << 40;
 pub const HANDSHAKES_MAX: usize = 256;
 /// HTTP connections served at once.
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
+/// Connections to one port of gRPC at once, be it for callers, of a worker or within a group.
+pub const GRPC_CONNECTIONS_MAX: usize = 8192;
 /// How long an HTTP connection may be silent while it sends a request.
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
 /// Bytes of calls' bodies that are read or prepared at once, beside the first few of each.
 pub const BODIES_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
-
 /// Most bytes that a coordinator keeps of all calls that it has passed on, until they are answered:
 /// as long as it has them it can make them again, of whoever leads next.
 pub const ESCORTED_BYTES_MAX: usize = PROMPT_BYTES_MAX;
@@ -298,7 +298,6 @@ pub const WORKER_REQUESTS_MAX: usize = 4096;
 pub const SESSIONS_MAX: usize = 64;
 /// Most bytes of logits in one event (but always a whole row).
 pub const LOGITS_EVENT_BYTES: usize = 1 << 20;
-
 /// How long a chunk waits for a memory set before its request fails.
 pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
 /// How long what a lost worker leaves, and no other can take over, waits for one to come, unless
@@ -366,6 +365,9 @@ const _: () = {
     assert!(PEER_DEADLINE_MS < CONNECT_DEADLINE_MS);
     // One session of each of their groups.
     assert!(GROUPS_MAX > SESSIONS_MAX);
+    // Two ways of each other worker; to a coordinator one for each call that a member passes on.
+    assert!(SESSIONS_MAX + 2 * WORKERS_MAX < GRPC_CONNECTIONS_MAX);
+    assert!(JOURNAL_MEMBERS_MAX * HTTP_CONNECTIONS_MAX < GRPC_CONNECTIONS_MAX);
     // A vocabulary of half a million tokens travels with the command that decodes, and so do the
     // tokens that there are: four bytes each.
     assert!(VOCAB_MAX < 1 << 28);
@@ -374,12 +376,10 @@ const _: () = {
         VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) + BEGUN_TOKENS_MAX * 4
             < GRPC_MESSAGE_BYTES_MAX
     );
-    assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!(POOL_BYTES_DEFAULT <= POOL_BYTES_MAX);
     assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
-    assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     // Who is not led by anybody is found out long before what was given to it is missed.
     assert!(CONNECT_DEADLINE_MS < UNLED_MS && UNLED_MS + PEER_REACH_MS < HANDOFF_DEADLINE_MS / 2);
     // Who stands still is helped before it is given up.

@@ -5,7 +5,8 @@
 //! never falls back: what is not encrypted, signed by somebody else, expired or of the wrong role
 //! is refused, counted by reason ([`Refusals`]) and logged once.
 //!
-//! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`ServerTls::accept`] for the rest.
+//! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`Door`] and [`ServerTls::accept`] for
+//!   the rest. [`Counted`] says which connections a server that ends waits for.
 //! - [`connect`] dials, and proves with [`ClientTls`] whom it has reached.
 //!   Where the name service is away, it goes to the last addresses that were heard of, as [`dial`]
 //!   does for whoever speaks something else.
@@ -14,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod conn;
+mod door;
 mod files;
 mod fresh;
 mod inspect;
@@ -22,8 +25,11 @@ mod refusals;
 mod rewrite;
 mod role;
 mod server;
+mod under_way;
 
 pub use client::{ClientTls, Expected, connect, is_refusal, scheme_of};
+pub use conn::Conn;
+pub use door::{Closing, Door, Visit};
 pub use files::{Identity, TlsError, TlsFiles};
 pub use fresh::Fresh;
 pub use inspect::{Inspected, inspect};
@@ -31,4 +37,5 @@ pub use names::dial;
 pub use refusals::{Reason, Refusals};
 pub use rewrite::{alone, rewrite};
 pub use role::{Caller, Role};
-pub use server::{Asked, Conn, Listener, ServerTls, accepted};
+pub use server::{Asked, Listener, ServerTls};
+pub use under_way::{Counted, UnderWay};

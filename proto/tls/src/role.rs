@@ -7,6 +7,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::ParsedCertificate;
 
 use crate::refusals::{Reason, Refusals};
+use crate::under_way::UnderWay;
 
 /// A part in the cluster, which a certificate names among its DNS names. The authority that signs
 /// such a name decides who plays the part; an address is in none of them, so that machines may
@@ -48,6 +49,7 @@ pub struct Caller {
     pub address: Option<SocketAddr>,
     /// `None` on a plaintext connection, of which nothing is asked.
     shown: Option<Shown>,
+    under_way: UnderWay,
 }
 
 /// What came of a handshake.
@@ -61,7 +63,7 @@ struct Shown {
 impl Caller {
     /// Somebody of whom no certificate is asked.
     pub(crate) fn unasked(address: Option<SocketAddr>) -> Self {
-        Self { address, shown: None }
+        Self { address, ..Self::default() }
     }
 
     /// Somebody who came to `plane` and showed this certificate, or none.
@@ -73,7 +75,17 @@ impl Caller {
         let parsed = certificate.and_then(|der| ParsedCertificate::try_from(der).ok());
         let has = |role: &Role| parsed.as_ref().is_some_and(|parsed| role.is_in(parsed));
         let roles = Role::ALL.into_iter().filter(has).collect();
-        Self { address: Some(address), shown: Some(Shown { roles, plane, refusals }) }
+        let shown = Some(Shown { roles, plane, refusals });
+        Self { address: Some(address), shown, ..Self::default() }
+    }
+
+    /// Its calls, by which its connection is kept.
+    pub(crate) fn under_way(&self) -> &UnderWay {
+        &self.under_way
+    }
+
+    pub(crate) fn count_in(&mut self, under_way: &UnderWay) {
+        self.under_way = under_way.clone();
     }
 
     /// Whether its certificate says that it is `role`.

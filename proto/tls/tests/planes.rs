@@ -2,17 +2,22 @@
 
 mod certificates;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_tls::{
-    Asked, Caller, ClientTls, Expected, Identity, Listener, Reason, Refusals, Role, ServerTls,
-    TlsError, TlsFiles, connect, is_refusal,
+    Asked, Caller, ClientTls, Door, Expected, Identity, Listener, Reason, Refusals, Role,
+    ServerTls, TlsError, TlsFiles, UnderWay, connect, is_refusal,
 };
 use certificates::{Authority, Pem};
 use futures::StreamExt;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
 use tonic::transport::Endpoint;
 use tonic::transport::server::Connected;
 
@@ -40,7 +45,8 @@ async fn serve(pem: &Pem, asked: Asked) -> Server {
     let url = format!("https://{}", tcp.local_addr().unwrap());
     let (sender, callers) = mpsc::channel(64);
     tokio::spawn(async move {
-        let mut incoming = std::pin::pin!(Listener { tcp, tls: Some(tls) }.incoming());
+        let mut incoming =
+            std::pin::pin!(Listener { tcp, tls: Some(tls) }.incoming(&UnderWay::default()));
         while let Some(Ok(mut conn)) = incoming.next().await {
             drop(sender.try_send(conn.connect_info())); // the test may not listen any more
             tokio::spawn(async move {
@@ -207,4 +213,59 @@ fn files_that_cannot_be_used_are_named() {
     check(&one.key, &one.key, &one.key);
     let nowhere = folder.path().join("nowhere");
     check(&nowhere, &one.key, &nowhere);
+}
+
+#[tokio::test]
+async fn a_connection_waits_until_there_is_a_place_for_it() {
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let door = Door::new(tcp, 1, &UnderWay::default());
+    let (_one, _other) = (TcpStream::connect(address).await, TcpStream::connect(address).await);
+    let first = door.accept().await.unwrap();
+    let second = door.accept();
+    let mut second = std::pin::pin!(second);
+    assert!(futures::poll!(&mut second).is_pending());
+    drop(first);
+    assert!(tokio::time::timeout(DEADLINE, second).await.unwrap().is_some());
+}
+
+/// Over TLS as over plaintext: who does not go on after a handshake does not stay, nor does who
+/// is silent where the server ends.
+#[tokio::test]
+async fn a_safe_connection_has_to_begin_and_ends_with_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path());
+    let pem = authority.sign("host", &[]);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.ca()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let dialing = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let dialing = TlsConnector::from(Arc::new(dialing));
+    let ends = async |preface: &'static [u8], is_closed: bool| {
+        let identity = Identity::from(&pem);
+        let server =
+            ServerTls::open(identity, Asked::Nothing, ("test", "h2"), Refusals::default()).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = tcp.local_addr().unwrap();
+        let incoming = Listener { tcp, tls: Some(server) }.incoming(&UnderWay::default());
+        let mut incoming = Box::pin(incoming);
+        let dialed = TcpStream::connect(address).await.unwrap();
+        let dialed = dialing.connect("127.0.0.1".try_into().unwrap(), dialed);
+        let (accepted, dialed) = tokio::join!(incoming.next(), dialed);
+        let (mut accepted, mut dialed) = (accepted.unwrap().unwrap(), dialed.unwrap());
+        dialed.write_all(preface).await.unwrap();
+        if is_closed {
+            drop(incoming);
+        }
+        let mut heard = Vec::new();
+        let ended = tokio::time::timeout(DEADLINE, accepted.read_to_end(&mut heard)).await;
+        ended.expect("it stays").unwrap();
+        assert_eq!(heard, preface);
+    };
+    tokio::join!(ends(b"", false), ends(b"PRI * HTTP/2.0", false));
+    ends(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true).await;
 }

@@ -148,7 +148,7 @@ pub(super) async fn answer(
             tracing::warn!(?grace, "requests under way are cut off");
             coordinator.stop().await;
         }
-        front.stop().await;
+        front.stop_by(by).await;
     };
     tokio::select! {
         () = ending => {}

@@ -1,7 +1,7 @@
 //! `aqueduct worker`: one worker for coordinators that run elsewhere.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use aqueduct_core::Refusal;
@@ -88,6 +88,7 @@ pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Resu
         if is_asked {
             leave(&leaving, grace).await;
         }
+        Instant::now() + front::LAST_WORDS
     };
     let computing = worker.clone();
     aqueduct_worker::serve(worker, Listener { tcp: listener, tls }, stop).await?;
