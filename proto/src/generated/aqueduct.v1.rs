@@ -75,7 +75,8 @@ pub mod memory_policy {
         }
     }
 }
-/// How tokens are drawn.
+/// How tokens are drawn. Temperature, top_p, top_k, min_p and repetition_penalty that a caller leaves
+/// out are what the model's files recommend; the defaults are where these say nothing.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Sampling {
     /// default 1; 0 is greedy
