@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aqueduct_core::{TokenId, plain_json, scaled_positions};
+use aqueduct_core::{Refusal, TokenId, plain_json, scaled_positions};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -237,6 +237,20 @@ fn text(path: &Path) -> Result<Option<String>, TextError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(TextError::Read { path: path.to_owned(), source }),
     }
+}
+
+/// What `read` makes of the file at `path`, which is not read where it has no bytes or more than
+/// `most`.
+pub(super) fn bounded<T>(
+    path: &Path,
+    most: u64,
+    read: impl FnOnce(&Path) -> std::io::Result<T>,
+) -> Result<T, TextError> {
+    let io = |source| TextError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(io)?.len();
+    let name = path.file_name().unwrap_or_default().display();
+    Refusal::unless_within(&format!("bytes of {name}"), bytes, 1, most)?;
+    read(path).map_err(io)
 }
 
 /// A token by its text, plain or as an object.

@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::TextError;
 use super::gguf::{GgufVocabulary, kind};
-use super::hf::token_text;
+use super::hf::{bounded, token_text};
 
 /// What the files are called.
 pub(super) const FILES: [&str; 2] = ["vocab.json", "merges.txt"];
@@ -50,7 +50,8 @@ pub(super) fn read(
             return Err(Refusal::new(field, !want, want.to_string()).into());
         }
     }
-    let [tokens, merges] = FILES.map(|name| text(folder, name));
+    let text = |path: &Path| std::fs::read_to_string(path);
+    let [tokens, merges] = FILES.map(|name| bounded(&folder.join(name), FILE_BYTES_MAX, text));
     let named = |name: &str, what: String| TextError::invalid(name, what);
     let tokens = tokens_by_id(&tokens?).map_err(|what| named(FILES[0], what))?;
     let kinds = tokens.iter().map(|token| kind_of(token, texts, pre)).collect();
@@ -145,14 +146,6 @@ fn merges_of(text: &str) -> Result<Vec<String>, String> {
         _ => Err(format!("line {} is not two pieces and a space", idx + 1)),
     };
     lines.map(pair).collect()
-}
-
-fn text(folder: &Path, name: &str) -> Result<String, TextError> {
-    let path = folder.join(name);
-    let io = |source| TextError::Read { path: path.clone(), source };
-    let bytes = std::fs::metadata(&path).map_err(io)?.len();
-    Refusal::unless_within(&format!("bytes of {name}"), bytes, 1, FILE_BYTES_MAX)?;
-    std::fs::read_to_string(&path).map_err(io)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::TextError;
+use super::hf::bounded;
 use super::pieces::byte_level_alphabet;
 use super::pretokenizer::{Family, KIMI, family};
 
@@ -39,10 +40,7 @@ pub(super) fn read(
         let bound = format!("{CLASS}, beside a {FILE} and no tokenizer.json");
         return Err(Refusal::new("tokenizer_class", class, bound).into());
     }
-    let io = |source| TextError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(io)?.len();
-    Refusal::unless_within("bytes of tiktoken.model", bytes, 1, FILE_BYTES_MAX)?;
-    let text = std::fs::read_to_string(path).map_err(io)?;
+    let text = bounded(path, FILE_BYTES_MAX, |path| std::fs::read_to_string(path))?;
     let invalid = |message: String| TextError::invalid(path.display().to_string(), message);
     let tokens = tokens(&text).map_err(invalid)?;
     tokenizer(&tokens, described).map_err(|error| invalid(error.to_string()))

@@ -13,7 +13,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::TextError;
 use super::gguf::{GgufVocabulary, LLAMA, kind};
-use super::hf::token_text;
+use super::hf::{bounded, token_text};
 
 /// What such a file is called. Others are called so that are written for tiktoken; their classes
 /// have other names.
@@ -92,10 +92,7 @@ pub(super) fn read(
         let bound = format!("{}, beside a {FILE} and no tokenizer.json", CLASSES.join(", "));
         return Err(Refusal::new("tokenizer_class", class, bound).into());
     }
-    let io = |source| TextError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(io)?.len();
-    Refusal::unless_within("bytes of tokenizer.model", bytes, 1, FILE_BYTES_MAX)?;
-    let bytes = std::fs::read(path).map_err(io)?;
+    let bytes = bounded(path, FILE_BYTES_MAX, |path| std::fs::read(path))?;
     let invalid = |what: String| TextError::invalid(path.display().to_string(), what);
     let model = Model::decode(bytes.as_slice()).map_err(|error| invalid(error.to_string()))?;
     if model.pieces.is_empty() {

@@ -14,6 +14,7 @@ use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
 use super::TextError;
 use super::gguf::{GgufVocabulary, kind};
+use super::hf::bounded;
 use super::pieces::byte_level_alphabet;
 use super::ranks;
 
@@ -87,10 +88,7 @@ fn yes() -> bool {
 /// # Errors
 /// A file that cannot be read, or ranks that are no ids.
 pub(super) fn read(path: &Path) -> Result<Tokenizer, TextError> {
-    let io = |source| TextError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(io)?.len();
-    Refusal::unless_within("bytes of tekken.json", bytes, 1, FILE_BYTES_MAX)?;
-    let bytes = std::fs::read(path).map_err(io)?;
+    let bytes = bounded(path, FILE_BYTES_MAX, |path| std::fs::read(path))?;
     let invalid = |what: String| TextError::invalid(path.display().to_string(), what);
     let file: Tekken = serde_json::from_slice(&bytes).map_err(|err| invalid(err.to_string()))?;
     let pattern = SplitPattern::Regex(file.config.pattern.clone());
