@@ -27,7 +27,7 @@ pub struct Config {
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
     /// How long what a lost worker leaves waits for one to come, where the others cannot take it
-    /// over, before it fails.
+    /// over, before it fails; not longer than until all that were lost are back.
     pub worker_grace: Duration,
     /// How long a chunk takes at least, and several times as long as others, before an idle worker
     /// is given it as well; `None`: none ever is.

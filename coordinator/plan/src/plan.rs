@@ -51,6 +51,9 @@ pub struct Plan {
     now_ms: u64,
     /// Until then, what no worker can take over waits for one to come.
     grace_until_ms: Option<u64>,
+    /// Whether one may come meanwhile who was never here: what was accepted before this plan began
+    /// may lie with whom it does not know.
+    awaits_unknown: bool,
     commands: Vec<Command>,
 }
 
@@ -70,6 +73,7 @@ impl Plan {
             rotation: 0,
             now_ms: 0,
             grace_until_ms: None,
+            awaits_unknown: false,
             commands: Vec::new(),
         }
     }
@@ -170,7 +174,7 @@ impl Plan {
     fn submit(&mut self, request: RequestId, job: Job) {
         let failure = self.closed().or_else(|| match self.without_a_place_for_long(&job)? {
             // Whoever has its memory may come back, as for what was accepted before.
-            Failure::SessionLost if self.grace_until_ms.is_some() => None,
+            Failure::SessionLost if self.awaits_workers() => None,
             failure => Some(failure),
         });
         match failure.or_else(|| self.no_place_in_queue(&job).map(Failure::Busy)) {
@@ -196,9 +200,7 @@ impl Plan {
     /// are to be left and stay after all.
     fn without_a_place_for_long(&self, job: &Job) -> Option<Failure> {
         match self.without_a_place(job)? {
-            Failure::TooLong(refusal)
-                if self.grace_until_ms.is_some() || self.all_could_hold(job) =>
-            {
+            Failure::TooLong(refusal) if self.awaits_workers() || self.all_could_hold(job) => {
                 Some(Failure::Unavailable(refusal.to_string()))
             }
             failure => Some(failure),
@@ -215,7 +217,7 @@ impl Plan {
         }
         self.end(request, End::Cancelled);
         let failure = self.without_a_place_for_long(&job);
-        match failure.filter(|_| self.grace_until_ms.is_none()) {
+        match failure.filter(|_| !self.awaits_workers()) {
             Some(failure) => {
                 self.commands.push(Command::Ended { request: anew, end: End::Failed(failure) });
             }
@@ -226,6 +228,7 @@ impl Plan {
     /// It was accepted: what is refused is what nobody could serve for as long as others may come.
     fn take_up(&mut self, request: RequestId, job: Job) {
         self.wait_for_workers();
+        self.awaits_unknown = true;
         self.queue.push(request, job);
         self.fail_those_without_a_place();
     }

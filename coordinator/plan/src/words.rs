@@ -27,7 +27,7 @@ pub struct Limits {
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
     /// How long after the loss of a worker what the others cannot take over waits for one to
-    /// come, before it fails.
+    /// come, before it fails; not longer than until all that were lost are back.
     pub grace_ms: u64,
     /// A chunk that its request waits for is done a second time elsewhere when it takes several
     /// times as long as chunks do, and so long at least; `None`: never.

@@ -2030,6 +2030,21 @@ fn a_turn_waits_for_who_has_its_session() {
          submit r3 15 session 5
          = r3 no worker has the memory of the session any more",
     );
+    // Nor is there anybody to wait for when all are back, and one has forgotten it.
+    check_with(
+        Limits { grace_ms: 100, queued_requests: 2, ..LIMITS },
+        "up w0
+         up w1 kept 5
+         up w2
+         down w1
+         down w2
+         submit r1 15 session 5
+         submit r2 5
+         = w0: assign r2 c0 e0 -> home
+         up w1
+         up w2
+         = r1 no worker has the memory of the session any more",
+    );
 }
 
 #[test]
@@ -2050,6 +2065,19 @@ fn a_turn_that_has_begun_waits_for_who_has_its_session() {
          tick 99
          tick 100
          = w0: cancel r1
+         = r1 no worker has the memory of the session any more",
+    );
+    check_with(
+        Limits { grace_ms: 100, ..LIMITS },
+        "up w0
+         up w1 kept 5
+         submit r1 15 session 5
+         = w1: restore r1 c0 e0 by 5 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0
+         down w1
+         up w1
+         = w0: cancel r1
+         = w1: cancel r1
          = r1 no worker has the memory of the session any more",
     );
 }

@@ -94,7 +94,7 @@ impl Plan {
 
     /// Whether `job`, in the queue, waits for a worker to come.
     fn waits_for_a_worker(&self, job: &Job) -> bool {
-        self.grace_until_ms.is_some() && self.without_a_place(job).is_some()
+        self.awaits_workers() && self.without_a_place(job).is_some()
     }
 
     /// Why `job` may not wait, if it would have to.

@@ -3,7 +3,7 @@
 use aqueduct_core::work::FailureKind;
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
-use super::Plan;
+use super::{Plan, Worker};
 use crate::request::Phase;
 use crate::words::{Command, Failure, Job};
 
@@ -44,9 +44,18 @@ impl Plan {
         self.grace_until_ms = (grace_ms > 0).then(|| self.now_ms.saturating_add(grace_ms));
     }
 
+    /// Whether one may come who would change what has no place. When all that were lost are back
+    /// nobody would, though room may be given back for as long as `grace_until_ms` says.
+    pub(super) fn awaits_workers(&self) -> bool {
+        let is_missing = |worker: &Worker| !worker.up;
+        self.grace_until_ms.is_some()
+            && (self.awaits_unknown || self.workers.values().any(is_missing))
+    }
+
     /// What still has no place when nobody is waited for any longer ends.
     pub(super) fn end_grace(&mut self) {
         self.grace_until_ms = None;
+        self.awaits_unknown = false;
         self.place_stranded();
         self.fail_those_without_a_place();
     }
@@ -54,7 +63,7 @@ impl Plan {
     /// Ends the requests in the queue that the workers that are left cannot serve, unless one may
     /// still come.
     pub(super) fn fail_those_without_a_place(&mut self) {
-        if self.grace_until_ms.is_some() {
+        if self.awaits_workers() {
             return;
         }
         let failure = |job: &Job| match self.without_a_place(job)? {
@@ -164,7 +173,7 @@ impl Plan {
         }
         if !self.resume_again(pos, moved) {
             // Who has it may come back.
-            if self.grace_until_ms.is_some() {
+            if self.awaits_workers() {
                 return self.running[pos].stranded.extend(moved);
             }
             return self.fail(id, Failure::SessionLost);
