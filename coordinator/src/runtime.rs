@@ -295,6 +295,11 @@ impl Coordinator {
         self.cluster.borrow().clone()
     }
 
+    /// What people call a worker, and commands know.
+    pub(crate) fn name_of(&self, worker: WorkerId) -> String {
+        self.cluster.borrow().name_of(worker)
+    }
+
     /// The cluster, to be watched.
     pub fn watch(&self) -> watch::Receiver<Cluster> {
         self.cluster.clone()

@@ -37,7 +37,7 @@ use crate::operator::nodes;
 use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
 use crate::streams::{Ended, Place};
-use crate::submit::Submission;
+use crate::submit::{RequestError, Submission};
 use crate::turns::Turns;
 use error::{ending, status_of};
 use events::Narrator;
@@ -316,22 +316,28 @@ impl Service {
     }
 
     /// Runs `work` on so many bytes, which have this room, and maybe on a grammar, on a thread of
-    /// its own: long prompts keep it busy for seconds.
+    /// its own: long prompts keep it busy for seconds. That, and those of others before it, may
+    /// take as long as a request may.
     async fn prepare<T: Send + 'static>(
         &self,
         (bytes, room, compiles): (usize, Option<InRoom>, bool),
         work: impl FnOnce() -> Result<T, aqueduct_core::Refusal> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = self.turns.take(bytes, compiles).await;
-        let turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
-        // Turn and room last as long as the work, also when the caller is gone by then.
-        let work = move || (turn.run(work), room);
-        let failed = || Status::internal("the request could not be prepared");
-        let (done, _) = tokio::task::spawn_blocking(work).await.map_err(|error| {
-            tracing::error!(%error, "preparing a request failed");
-            failed()
-        })?;
-        done.ok_or_else(failed)?.map_err(|refusal| status_of(refusal.into()))
+        let deadline = self.served.coordinator.config().request_deadline;
+        let prepared = async {
+            let turn = self.turns.take(bytes, compiles).await;
+            let turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
+            // Turn and room last as long as the work, also when the caller is gone by then.
+            let work = move || (turn.run(work), room);
+            let failed = || Status::internal("the request could not be prepared");
+            let (done, _) = tokio::task::spawn_blocking(work).await.map_err(|error| {
+                tracing::error!(%error, "preparing a request failed");
+                failed()
+            })?;
+            done.ok_or_else(failed)?.map_err(|refusal| status_of(refusal.into()))
+        };
+        let prepared = tokio::time::timeout(deadline, prepared).await;
+        prepared.unwrap_or_else(|_| Err(status_of(RequestError::Deadline(deadline))))
     }
 }
 

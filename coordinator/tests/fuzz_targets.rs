@@ -29,6 +29,7 @@ targets! {
     http at "../../ops/fuzz/targets/http.rs"
     journal at "../../ops/fuzz/targets/journal.rs"
     messages at "../../ops/fuzz/targets/messages.rs"
+    torch at "../../ops/fuzz/targets/torch.rs"
 }
 
 /// Each seed whole, and cut off anywhere in its first bytes.

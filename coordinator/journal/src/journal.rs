@@ -227,8 +227,8 @@ impl Journal {
 
     /// This member is about to go: from now on the others come before it when one is to lead.
     pub async fn be_reluctant(&self) {
-        // One that has ended stands for nothing.
-        let _ = self.asks.send(Ask::Do(Box::new(Node::be_reluctant))).await;
+        // One that has ended stands for nothing, and one whose disk hangs will hardly lead.
+        let _ = self.on_node(Node::be_reluctant).await;
     }
 
     /// How this member stands, to be watched; it closes when the journal has ended.

@@ -9,9 +9,11 @@ use super::error::ApiError;
 use super::fields::Fields;
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
-/// A chat, and where the prompt that is made of it ends.
+/// A chat, and where the prompt that is made of it ends. The parts of a message are one text, with
+/// `between_parts` between them.
 pub(super) fn take_messages(
     fields: &mut Fields<'_>,
+    between_parts: &str,
 ) -> Result<(Vec<ChatMessage>, Ending), ApiError> {
     let asks = fields.take("add_generation_prompt")?;
     let goes_on = fields.take_or("continue_final_message", false)?;
@@ -23,7 +25,7 @@ pub(super) fn take_messages(
     // One by one, so that an error says which it is in.
     let messages = (0..).zip(messages).map(|(idx, raw)| {
         let at = format!("messages[{idx}]");
-        part::<RawMessage<'_>>(&at, raw)?.parse(&at)
+        part::<RawMessage<'_>>(&at, raw)?.parse(&at, between_parts)
     });
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, _>>()?;
     let ending = match (goes_on, asks) {
@@ -123,7 +125,7 @@ impl Part {
 }
 
 impl RawMessage<'_> {
-    fn parse(self, at: &str) -> Result<ChatMessage, ApiError> {
+    fn parse(self, at: &str, between_parts: &str) -> Result<ChatMessage, ApiError> {
         let at = |field: &str| format!("{at}.{field}");
         let role = Role::named(&at("role"), &self.role)?;
         if !self.function_call.is_null() {
@@ -137,7 +139,7 @@ impl RawMessage<'_> {
             Some(Content::Text(text)) => text,
             Some(Content::Parts(parts)) => {
                 let texts = parts.into_iter().map(|part| part.words(&at("content"), role));
-                texts.collect::<Result<_, _>>()?
+                texts.collect::<Result<Vec<_>, _>>()?.join(between_parts)
             }
         };
         let tool_calls = (0..).zip(self.tool_calls.unwrap_or_default()).map(|(idx, raw)| {

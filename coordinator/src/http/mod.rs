@@ -32,7 +32,9 @@ pub(crate) use body::pass_over_request;
 pub use error::ApiError;
 pub use origins::Origins;
 pub use params::{MemoryFields, Params};
-pub use request::{Chat, ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
+pub use request::{
+    Chat, ChatRequest, CompletionRequest, Prompt, Usual, parse_chat, parse_completion,
+};
 pub use responses::parse_response;
 pub use server::{Bounds, monitor, serve, serve_routes};
 pub use tools::Tools;
@@ -135,7 +137,7 @@ fn watched() -> Router<ApiState> {
         .route("/readyz", get(ready))
         .route("/leader", get(leads))
         // As vLLM has them.
-        .route("/ping", get(ready))
+        .route("/ping", get(ready).post(ready))
         .route("/version", get(version))
         .route("/livez", get(|| async { "ok" }))
         .route("/metrics", get(metrics))

@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::format::Kept;
 use super::params::Params;
 use super::reply::Endpoint;
-use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
+use super::request::{ChatRequest, Prompt, Usual, parse_chat, parse_completion};
 use super::tools::Tools;
 use crate::text::{CallNotation, Ending, TextModel, Wanted};
 
@@ -59,7 +59,7 @@ pub(super) struct PreparedPrompt {
 
 /// The prompts of `/v1/completions`.
 pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let mut request = parse_completion(bytes, shared.generator.text.sampling())?;
+    let mut request = parse_completion(bytes, &Usual::of(&shared.generator.text))?;
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let session = request.params.memory.session;
@@ -110,7 +110,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
 
 /// The prompt of `/v1/chat/completions`.
 pub(super) fn chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    chat_of(shared, parse_chat(bytes, shared.generator.text.sampling())?)
+    chat_of(shared, parse_chat(bytes, &Usual::of(&shared.generator.text))?)
 }
 
 /// What an answer must look like, by its `format` and by the tools that may be called, if any.

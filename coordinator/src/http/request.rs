@@ -9,7 +9,9 @@ use super::fields::Fields;
 use super::messages::take_messages;
 use super::params::{Harmless, Params};
 use super::tools::Tools;
-use crate::text::{BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending};
+use crate::text::{
+    BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, TextModel,
+};
 
 /// The same field, as llama.cpp has it.
 const BUDGET_TOKENS: &str = "thinking_budget_tokens";
@@ -101,13 +103,13 @@ impl Effort {
 }
 
 impl Chat {
-    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+    pub(super) fn take(fields: &mut Fields<'_>, usual: &Usual) -> Result<Self, ApiError> {
         let tools = Tools::take(fields)?;
         let variables = fields.take("chat_template_kwargs")?;
         let effort = Effort::of(EFFORT, fields.take(EFFORT)?)?;
         let shows_thoughts = take_thoughts(fields)?;
         let budget = take_budget(fields)?;
-        let (messages, ending) = take_messages(fields)?;
+        let (messages, ending) = take_messages(fields, usual.between_parts)?;
         Ok(Self { messages, tools, variables, effort, shows_thoughts, budget, ending })
     }
 
@@ -150,13 +152,35 @@ impl Chat {
     }
 }
 
-/// Parses the body of `/v1/completions`; tokens are drawn by `usual` where it does not say.
+/// What a body means where it does not say.
+#[derive(Debug, Clone, Copy)]
+pub struct Usual {
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// What stands between the parts of one message that are texts.
+    pub between_parts: &'static str,
+}
+
+impl Usual {
+    /// For this model.
+    pub(super) fn of(text: &TextModel) -> Self {
+        Self { sampling: *text.sampling(), between_parts: text.template().between_parts() }
+    }
+}
+
+impl Default for Usual {
+    fn default() -> Self {
+        Self { sampling: Sampling::default(), between_parts: "\n" }
+    }
+}
+
+/// Parses the body of `/v1/completions`; what it does not say is as `usual`.
 ///
 /// # Errors
 /// 400, naming the field.
-pub fn parse_completion(body: &[u8], usual: &Sampling) -> Result<CompletionRequest, ApiError> {
+pub fn parse_completion(body: &[u8], usual: &Usual) -> Result<CompletionRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
-    let params = Params::take(&mut fields, usual)?;
+    let params = Params::take(&mut fields, &usual.sampling)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
     let harmless: [(&str, Harmless); 3] =
@@ -217,13 +241,13 @@ fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, ApiError> {
     serde_json::from_str(raw).map_err(|error| ApiError::field("prompt", error))
 }
 
-/// Parses the body of `/v1/chat/completions`; tokens are drawn by `usual` where it does not say.
+/// Parses the body of `/v1/chat/completions`; what it does not say is as `usual`.
 ///
 /// # Errors
 /// 400, naming the field.
-pub fn parse_chat(body: &[u8], usual: &Sampling) -> Result<ChatRequest, ApiError> {
+pub fn parse_chat(body: &[u8], usual: &Usual) -> Result<ChatRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
-    let params = Params::take(&mut fields, usual)?;
+    let params = Params::take(&mut fields, &usual.sampling)?;
     fields.refuse("echo", |value| value == false)?;
     fields.refuse("add_special_tokens", |value| value == false)?;
     let wanted = fields.take_or("logprobs", false)?;
@@ -232,7 +256,7 @@ pub fn parse_chat(body: &[u8], usual: &Sampling) -> Result<ChatRequest, ApiError
         return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
     }
     let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
-    let chat = Chat::take(&mut fields)?;
+    let chat = Chat::take(&mut fields, usual)?;
     fields.finish()?;
     Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top), warnings: Vec::new() })
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::calls::aside;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::request::Chat;
+use super::request::{Chat, Usual};
 use super::{ApiState, Shared};
 use crate::text::Start;
 
@@ -91,9 +91,9 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
 /// The tokens of a chat, which has all that its template says.
 fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
     fields.refuse("add_special_tokens", |value| value == false)?;
-    let chat = Chat::take(&mut fields)?;
-    fields.finish()?;
     let text = &shared.generator.text;
+    let chat = Chat::take(&mut fields, &Usual::of(text))?;
+    fields.finish()?;
     let template = text.template();
     let chat = chat.for_template(template, &mut Vec::new())?;
     let prompt = template.render(chat.conversation(), SystemTime::now())?;

@@ -180,7 +180,7 @@ impl Operations {
         let mut workers = Vec::new();
         for worker in found.workers {
             match self.ask(worker, question(found.snapshot)).await {
-                Ok(_) => workers.push(self.coordinator.describe().name_of(worker)),
+                Ok(_) => workers.push(self.coordinator.name_of(worker)),
                 Err(OperatorError::Unknown(_)) => {} // gone by itself
                 Err(error) => return Err(error),
             }
@@ -196,7 +196,7 @@ impl Operations {
     ) -> Result<Reply, OperatorError> {
         self.coordinator.ask_worker(worker, question).await?.map_err(|declined| match declined {
             Declined::Gone => {
-                let name = self.coordinator.describe().name_of(worker);
+                let name = self.coordinator.name_of(worker);
                 OperatorError::Unknown(Refusal::new("worker", name, "one that still has it"))
             }
             Declined::Busy => OperatorError::Busy,
@@ -212,7 +212,7 @@ impl Operations {
         let SnapshotHeld { snapshot, tokens, memory_bytes, disk_bytes, pinned } = *held;
         v1::SnapshotEntry {
             snapshot: snapshot.to_string(),
-            worker: self.coordinator.describe().name_of(*worker),
+            worker: self.coordinator.name_of(*worker),
             tokens,
             memory_bytes,
             disk_bytes,

@@ -45,7 +45,7 @@ impl Operations {
         let keys = self.keys(&remembered, policy.as_ref(), &tokens);
         let shown = remembered.start + remembered.positions.len() as u32;
         Ok(v1::MemoryView {
-            worker: self.coordinator.describe().name_of(worker),
+            worker: self.coordinator.name_of(worker),
             layer,
             layers: remembered.layers,
             kv_head,

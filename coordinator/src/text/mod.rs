@@ -44,6 +44,7 @@ pub use model::{TextModel, Vocabulary};
 pub use stop::StopMatcher;
 pub use template::ChatTemplate;
 pub(crate) use template::EFFORT;
+pub(crate) use thoughts::BETWEEN_THOUGHTS;
 
 use std::path::PathBuf;
 

@@ -43,6 +43,8 @@ pub struct ChatTemplate {
     speech: Speech,
     /// Whether it asks how long to think.
     effort: bool,
+    /// Whether it walks the parts of a message.
+    walks_parts: bool,
     /// Tokens by the names that templates have for them.
     special: Vec<(String, String)>,
 }
@@ -58,14 +60,23 @@ impl ChatTemplate {
         let taught = Taught::by(source.as_deref());
         let speech = source.as_deref().map_or(Speech::Plain, Speech::of);
         let effort = source.as_deref().is_some_and(|source| source.contains(EFFORT));
+        let walks_parts = source.as_deref().is_some_and(walks_parts);
         let environment = source.as_deref().map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
         let (has_tool_use, without_tools) = (false, None);
-        let template =
-            Self { environment, has_tool_use, taught, without_tools, speech, effort, special };
+        let template = Self {
+            environment,
+            has_tool_use,
+            taught,
+            without_tools,
+            speech,
+            effort,
+            walks_parts,
+            special,
+        };
         Ok(template.shaped())
     }
 
@@ -174,6 +185,12 @@ impl ChatTemplate {
     /// Whether the template is told how long to think.
     pub fn takes_effort(&self) -> bool {
         self.effort
+    }
+
+    /// What stands between the texts that a message has as parts: a template that walks them puts
+    /// nothing there, and for one that does not, vLLM and llama.cpp put the end of a line.
+    pub fn between_parts(&self) -> &'static str {
+        if self.walks_parts { "" } else { "\n" }
     }
 
     /// The prompt that asks for the next message of the assistant. `now` is what templates that
@@ -353,6 +370,23 @@ fn plain(messages: &[ChatMessage], asks: bool) -> String {
     messages.iter().map(line).chain(asks.then(|| "assistant:".to_owned())).collect()
 }
 
+/// Whether a template has a loop over what one message says, which is a list where callers sent
+/// parts: `for part in message['content']`, or what it calls that.
+fn walks_parts(source: &str) -> bool {
+    let loops = source.split("{%").filter_map(|block| {
+        let block = block.split("%}").next()?.trim_matches(['-', '+']).trim();
+        let (_, over) = block.strip_prefix("for ")?.split_once(" in ")?;
+        over.split(" if ").next()
+    });
+    let is_content = |over: &str| {
+        let before = over.trim_end_matches([' ', ']', '\'', '"']).strip_suffix("content");
+        before.is_some_and(|before| {
+            before.chars().next_back().is_none_or(|last| !last.is_alphanumeric() && last != '_')
+        })
+    };
+    loops.into_iter().any(is_content)
+}
+
 fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = python::environment()?;
     python::add_template(&mut environment, NAME, source)?;
@@ -403,6 +437,29 @@ mod tests {
         let broken = "{% for i in %}".repeat(1000);
         let refused = ChatTemplate::new(Some(broken), None, None).err().unwrap().to_string();
         assert!(refused.len() < 300, "{refused}");
+    }
+
+    #[test]
+    fn parts_are_told_apart_unless_the_template_walks_them() {
+        let between = |source: &str| {
+            ChatTemplate::new(Some(source.into()), None, None).unwrap().between_parts()
+        };
+        for walks in [
+            "{% for m in messages %}{%- for part in m['content'] -%}{{ part.text }}{% endfor %}\
+             {% endfor %}",
+            "{% for m in messages %}{% for part in m.content if part.type == 'text' %}\
+             {{ part.text }}{% endfor %}{% endfor %}",
+            "{% macro said(content) %}{% for part in content %}{{ part }}{% endfor %}{% endmacro %}",
+        ] {
+            assert_eq!(between(walks), "", "{walks}");
+        }
+        for takes_text in [
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "{% for line in messages[0].content.split('n') %}{{ line }}{% endfor %}",
+            "{% for step in messages[0].reasoning_content %}{{ step }}{% endfor %}",
+        ] {
+            assert_eq!(between(takes_text), "\n", "{takes_text}");
+        }
     }
 
     /// As Llama 3 has it: one `set`, `trim`, the begin token on the first turn.

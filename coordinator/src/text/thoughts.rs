@@ -34,7 +34,7 @@ const KNOWN: [Tags; 5] = [
 ];
 
 /// Between thoughts that text stands between.
-const BETWEEN: &str = "\n\n";
+pub(crate) const BETWEEN_THOUGHTS: &str = "\n\n";
 
 impl Tags {
     /// Those of thoughts that stand before text.
@@ -221,7 +221,7 @@ impl Thoughts {
 
     /// What is told before `thought`; `is_new`: which is the first of its own.
     fn between(&self, is_new: bool, thought: &str) -> &'static str {
-        if is_new && self.thought && !thought.is_empty() { BETWEEN } else { "" }
+        if is_new && self.thought && !thought.is_empty() { BETWEEN_THOUGHTS } else { "" }
     }
 
     /// Goes on with text, up to thoughts behind it; tags without any are dropped.

@@ -248,6 +248,24 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
     let prompt = self::prompt(&server);
     assert!(prompt.contains("<|channel|>analysis<|message|>Hm.<|end|>"), "{prompt}");
 
+    // What was thought between words and a call is thought beside what was thought before.
+    let thought = |text: &str| {
+        let thought = json!({ "type": "reasoning_text", "text": text });
+        json!({ "type": "reasoning", "summary": [], "content": [thought] })
+    };
+    let body = json!({ "input": [
+        { "type": "message", "role": "user", "content": "Where?" },
+        thought("Hm."),
+        { "type": "message", "role": "assistant", "content": "I look." },
+        thought("There."),
+        { "type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}" },
+        { "type": "function_call_output", "call_id": "call_1", "output": "1" },
+    ] });
+    let reply = server.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let prompt = self::prompt(&server);
+    assert!(prompt.contains("<|channel|>analysis<|message|>Hm.\n\nThere.<|end|>"), "{prompt}");
+
     // A message of two calls is two, each of which its result stands behind.
     let call = |id: &str| {
         let function = json!({ "name": id, "arguments": "{}" });

@@ -1,7 +1,6 @@
 //! `/v1/chat/completions`: shapes, streams, log probabilities.
 
-use aqueduct_coordinator::http::{ApiError, ApiOptions, ChatRequest, parse_chat};
-use aqueduct_core::Sampling;
+use aqueduct_coordinator::http::{ApiError, ApiOptions, ChatRequest, Usual, parse_chat};
 use serde_json::{Value, json};
 
 use super::client::{answering, start, start_with, text};
@@ -48,7 +47,7 @@ async fn an_answer_has_a_bound_that_fits() {
 
 fn parsed(said: &Value) -> Result<ChatRequest, ApiError> {
     let body = json!({ "messages": [said] }).to_string();
-    parse_chat(body.as_bytes(), &Sampling::default())
+    parse_chat(body.as_bytes(), &Usual::default())
 }
 
 #[test]
@@ -88,16 +87,34 @@ fn a_call_in_older_words_is_refused() {
 
 #[test]
 fn a_refusal_is_what_the_assistant_said() {
-    let content =
-        json!([{ "type": "text", "text": "No: " }, { "type": "refusal", "refusal": "x" }]);
+    let content = json!([{ "type": "text", "text": "No:" }, { "type": "refusal", "refusal": "x" }]);
     let check = |said: serde_json::Value, want: &str| {
         let parsed = parsed(&said).unwrap();
         assert_eq!(parsed.chat.messages[0].content, want, "{said}");
     };
-    check(json!({ "role": "assistant", "content": content }), "No: x");
+    check(json!({ "role": "assistant", "content": content }), "No:\nx");
     check(json!({ "role": "assistant", "content": null, "refusal": "No." }), "No.");
     check(json!({ "role": "assistant", "content": "Yes.", "refusal": null }), "Yes.");
     check(json!({ "role": "user", "content": null, "refusal": "No." }), "");
+}
+
+/// As vLLM and llama.cpp have it: joined without anything, words would run into each other.
+#[tokio::test]
+async fn texts_of_one_message_are_lines_of_it() {
+    let server = start(answering("x")).await;
+    let part = |kind: &str, text: &str| json!({ "type": kind, "text": text });
+    let parts = |kind: &str| json!([part(kind, "Where?"), part(kind, "And when?")]);
+    let check = async |path: &str, body: serde_json::Value| {
+        let reply = server.post(path, &body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let prompt = server.script.seen.lock().unwrap().pop().unwrap().prompt;
+        let prompt = text().decode(&prompt);
+        assert!(prompt.contains("Where?\nAnd when?"), "{prompt}");
+    };
+    let said = json!({ "role": "user", "content": parts("text") });
+    check("/v1/chat/completions", json!({ "messages": [said] })).await;
+    let said = json!({ "role": "user", "content": parts("input_text") });
+    check("/v1/responses", json!({ "input": [said] })).await;
 }
 
 #[tokio::test]

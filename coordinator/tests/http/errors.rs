@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use aqueduct_coordinator::Room;
 use aqueduct_coordinator::generation::Generator;
-use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
+use aqueduct_coordinator::http::{ApiOptions, Usual, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::work::FailureKind;
-use aqueduct_core::{Refusal, Sampling, limits};
+use aqueduct_core::{Refusal, limits};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tonic_health::pb::health_client::HealthClient;
@@ -342,7 +342,7 @@ async fn who_speaks_grpc_is_told_where_it_is_served() {
 }
 
 fn parse_all(body: &[u8]) {
-    let usual = Sampling::default();
+    let usual = Usual::default();
     let _ = (parse_completion(body, &usual), parse_chat(body, &usual));
     let _ = parse_response(body, &usual);
 }

@@ -45,6 +45,7 @@ async fn models_health_and_metrics() {
     for path in ["/health", "/ping"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
+    assert_eq!(server.send(&request("POST", "/ping", b"")).await.status, 200);
     let version = server.get("/version").await.json();
     assert_eq!(version, json!({ "version": env!("CARGO_PKG_VERSION") }));
     server.completion(json!({ "prompt": "a" })).await;

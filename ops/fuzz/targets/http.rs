@@ -3,13 +3,13 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use aqueduct_coordinator::http::{ApiError, parse_chat, parse_completion, parse_response};
+use aqueduct_coordinator::http::{ApiError, Usual, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::streams::EventId;
-use aqueduct_core::{Sampling, limits};
+use aqueduct_core::limits;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| {
-    let usual = Sampling::default();
+    let usual = Usual::default();
     match parse_completion(body, &usual) {
         Ok(request) => {
             let choices = request.prompts.len() * request.params.choices as usize;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aqueduct_core::{Refusal, Sampling, limits};
+use aqueduct_core::{Refusal, limits};
 use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
@@ -10,7 +10,7 @@ use super::super::fields::Fields;
 use super::super::format::{self, Format};
 use super::super::params::{Harmless, Params};
 use super::super::reply::as_written;
-use super::super::request::{Chat, ChatRequest, Effort, take_budget, take_thoughts};
+use super::super::request::{Chat, ChatRequest, Effort, Usual, take_budget, take_thoughts};
 use super::super::tools::{Tools, raw_choice_of};
 use super::items::messages_of;
 use crate::text::Ending;
@@ -57,13 +57,13 @@ fn take_effort(fields: &mut Fields<'_>) -> Result<Option<Effort>, ApiError> {
 }
 
 /// Parses the body of `/v1/responses`: the chat that it stands for, and what of the call is given
-/// back.
+/// back. What it does not say is as `usual`.
 ///
 /// # Errors
 /// 400, naming the field.
 pub fn parse_response(
     body: &[u8],
-    usual: &Sampling,
+    usual: &Usual,
 ) -> Result<(ChatRequest, Map<String, Value>), ApiError> {
     let mut fields = Fields::parse(body)?;
     for (name, harmless) in UNSUPPORTED {
@@ -84,7 +84,7 @@ pub fn parse_response(
     let budget = take_budget(&mut fields)?;
     let input: Value =
         fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
-    let mut params = Params::take(&mut fields, usual)?;
+    let mut params = Params::take(&mut fields, &usual.sampling)?;
     fields.finish()?;
     check(&params)?;
     let most = limits::OUTPUT_TOKENS_MAX;
@@ -111,7 +111,7 @@ pub fn parse_response(
     let Value::Object(echo) = echo else { return Err(ApiError::field("input", "is missing")) };
     let (tools, others) = take_functions(&tools);
     let tools = Tools::of(tools, Some(raw_choice_of(&tool_choice, "")?), parallel)?;
-    let (messages, hosted) = messages_of(instructions, &input)?;
+    let (messages, hosted) = messages_of(instructions, &input, usual.between_parts)?;
     let warnings = [
         passed_over("tools", others, "the model is offered functions only"),
         passed_over("input items", hosted, "the model is shown none"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::error::ApiError;
 use super::super::messages::arguments_of;
-use crate::text::{ChatMessage, Role, ToolCall};
+use crate::text::{BETWEEN_THOUGHTS, ChatMessage, Role, ToolCall};
 
 /// Items of tools that no model here is offered: clients send all of a conversation, also where
 /// another model, which had them, began it.
@@ -33,8 +33,9 @@ const PASSED_OVER: [&str; 18] = [
 ];
 
 /// What a conversation has come to.
-#[derive(Default)]
 struct Said {
+    /// Stands between the texts of one item.
+    between_parts: &'static str,
     messages: Vec<ChatMessage>,
     /// What the assistant has thought before it says or calls something.
     thought: Option<String>,
@@ -43,16 +44,19 @@ struct Said {
 }
 
 /// The messages that `instructions` and `input` are, a text that the user says or a list of items,
-/// and the types of items that are passed over.
+/// and the types of items that are passed over. The parts of an item are one text, with
+/// `between_parts` between them.
 ///
 /// # Errors
 /// An item that is not understood; none that is a message.
 pub(super) fn messages_of(
     instructions: Option<String>,
     input: &Value,
+    between_parts: &'static str,
 ) -> Result<(Vec<ChatMessage>, BTreeSet<String>), ApiError> {
-    let mut said = Said::default();
-    said.messages.extend(instructions.map(|words| ChatMessage::new(Role::System, words)));
+    let instructions = instructions.map(|words| ChatMessage::new(Role::System, words));
+    let messages = instructions.into_iter().collect();
+    let mut said = Said { between_parts, messages, thought: None, passed_over: BTreeSet::new() };
     match input {
         Value::String(words) => said.messages.push(ChatMessage::new(Role::User, words)),
         Value::Array(items) if !items.is_empty() => {
@@ -81,8 +85,8 @@ impl Item<'_> {
         value.as_str().ok_or_else(refusal)
     }
 
-    /// A text, or a list of parts that are texts.
-    fn words(&self, field: &str) -> Result<String, Refusal> {
+    /// A text, or a list of parts that are texts, with `between` between them.
+    fn words(&self, field: &str, between: &str) -> Result<String, Refusal> {
         let part = |part: &Value| {
             let text = match part["type"].as_str() {
                 Some("input_text" | "output_text" | "text") => part["text"].as_str(),
@@ -97,7 +101,9 @@ impl Item<'_> {
         };
         match &self.value[field] {
             Value::String(words) => Ok(words.clone()),
-            Value::Array(parts) => parts.iter().map(part).collect(),
+            Value::Array(parts) => {
+                Ok(parts.iter().map(part).collect::<Result<Vec<_>, _>>()?.join(between))
+            }
             other => {
                 let bound = "a text, or a list of parts";
                 Err(Refusal::new(format!("{}.{field}", self.at), other, bound))
@@ -118,7 +124,7 @@ impl Said {
         match item.value["type"].as_str().unwrap_or("message") {
             "message" => {
                 let role = Role::named(&format!("{at}.role"), item.text("role")?)?;
-                let message = ChatMessage::new(role, item.words("content")?);
+                let message = ChatMessage::new(role, item.words("content", self.between_parts)?);
                 let reasoning = self.thought.take().filter(|_| role == Role::Assistant);
                 self.messages.push(ChatMessage { reasoning, ..message });
             }
@@ -132,7 +138,8 @@ impl Said {
                 self.add_call(item.call(input)?);
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let message = ChatMessage::new(Role::Tool, item.words("output")?);
+                let message =
+                    ChatMessage::new(Role::Tool, item.words("output", self.between_parts)?);
                 let tool_call_id = Some(item.text("call_id")?.to_owned());
                 self.messages.push(ChatMessage { tool_call_id, ..message });
             }
@@ -165,7 +172,10 @@ impl Said {
         match self.messages.last_mut().filter(|last| last.role == Role::Assistant) {
             Some(last) => {
                 last.tool_calls.push(call);
-                last.reasoning = last.reasoning.take().or(self.thought.take());
+                last.reasoning = match (last.reasoning.take(), self.thought.take()) {
+                    (Some(before), Some(then)) => Some(before + BETWEEN_THOUGHTS + &then),
+                    (before, then) => before.or(then),
+                };
             }
             None => {
                 let (tool_calls, reasoning) = (vec![call], self.thought.take());

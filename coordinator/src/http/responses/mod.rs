@@ -19,6 +19,7 @@ use super::calls::{self, Caller, aside};
 use super::choices::Pieces;
 use super::error::ApiError;
 use super::prepare;
+use super::request::Usual;
 use super::stream::Running;
 
 pub(super) async fn create(
@@ -29,7 +30,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let key = calls::start_key(&headers);
     let prepare = aside(&state, body, move |shared, bytes| {
-        let (chat, echo) = parse_response(bytes, shared.generator.text.sampling())?;
+        let (chat, echo) = parse_response(bytes, &Usual::of(&shared.generator.text))?;
         Ok((prepare::chat_of(shared, chat)?.keyed(key.clone(), bytes)?, echo))
     });
     let (prepared, echo) = prepare.await?;

@@ -62,9 +62,10 @@ fn integer_in(text: &str, base: i64) -> Option<i128> {
     });
     let (base, digits) = prefixed.unwrap_or((if base == 0 { 10 } else { base }, digits));
     let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base))?;
-    let number = i128::from_str_radix(digits, base).ok()?;
+    // A second sign would be one of the parser's.
     let is_digits = !digits.starts_with(['+', '-']);
-    is_digits.then_some(if is_below { -number } else { number })
+    let number = i128::from_str_radix(digits, base).ok().filter(|_| is_digits)?;
+    Some(if is_below { -number } else { number })
 }
 
 fn float_in(text: &str) -> Option<f64> {
