@@ -47,14 +47,17 @@ pub(crate) fn render(shown: &impl Shown, format: Format) -> anyhow::Result<Strin
 }
 
 /// Of `now` what was not shown before: lines of a table, whole documents. That somebody is older
-/// than a moment ago is no news.
+/// than a moment ago is no news, nor that a column is wider.
 fn news(before: &str, now: &str, format: Format) -> String {
     match format {
         Format::Table | Format::Wide => {
             let is_aged = now.lines().next().is_some_and(|line| line.ends_with("AGE"));
-            let told = |line| if is_aged || is_uptime(line) { ageless(line) } else { line };
+            let told = |line| {
+                let told = if is_aged || is_uptime(line) { ageless(line) } else { line };
+                told.split_whitespace().collect::<Vec<_>>().join(" ")
+            };
             let before: HashSet<_> = before.lines().map(told).collect();
-            let new = now.lines().filter(|line| !before.contains(told(line)));
+            let new = now.lines().filter(|line| !before.contains(&told(line)));
             new.map(|line| format!("{line}\n")).collect()
         }
         Format::Json | Format::Yaml if before == now => String::new(),
@@ -166,6 +169,8 @@ mod tests {
         check("Uptime:   1s\nUp:   2\n", "Uptime:   2s\nUp:   2\n", "");
         check("NAME   AGE\na      1s\n", "NAME   AGE\na      2s\nb      0s\n", "b      0s\n");
         check("NAME   STATE\na      up\n", "NAME   STATE\na      down\n", "a      down\n");
+        check("NAME   UP\na      1\n", "NAME   UP\na      1\nlonger 2\n", "longer 2\n");
+        check("A   B\n1   2\n3   4\n", "A    B\n10   2\n3    4\n", "10   2\n");
         assert_eq!(news("a\n", "a\n", Format::Yaml), "");
         assert_eq!(news("a\n", "b\n", Format::Yaml), "---\nb\n");
     }

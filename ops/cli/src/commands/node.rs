@@ -13,6 +13,9 @@ use crate::shown::{self, Columns, Shown, fields, section};
 
 /// How often it is looked whether a worker is empty.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After so many looks at which it was not listed, a worker has left. A coordinator that has just
+/// begun to lead lists none for a moment.
+const LOOKS_UNSEEN: u32 = 25;
 
 /// Asks the server.
 ///
@@ -160,26 +163,35 @@ impl Shown for NodeView {
 
 async fn drain(args: &NodeDrainArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
-    let mut status = client.drain(&args.worker, true).await?;
+    let status = client.drain(&args.worker, true).await?;
     if args.wait_s == 0 {
         return Ok(lines::say(&format!("{} gets nothing new\n", status.worker))?);
     }
+    let mut unseen = 0;
     let empty = async {
         loop {
             // The first look comes after the first pause: a figure may be a moment old.
             tokio::time::sleep(LOOK_EVERY).await;
             let workers = client.describe().await?.workers;
             let found = workers.into_iter().find(|worker| worker.worker == status.worker);
-            match found {
-                Some(now) if now.requests > 0 => status = now,
-                _ => return Ok::<_, ClientError>(()),
+            let Some(now) = found else {
+                unseen += 1;
+                match unseen == LOOKS_UNSEEN {
+                    true => return anyhow::Ok("has left"),
+                    false => continue,
+                }
+            };
+            unseen = 0;
+            anyhow::ensure!(now.draining, "{} takes work again: somebody undrained it", now.worker);
+            if now.requests == 0 {
+                return Ok("is empty");
             }
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(args.wait_s), empty).await;
-    waited.map_err(|_| {
+    let how = waited.map_err(|_| {
         let seconds = args.wait_s;
         ClientError::Deadline(format!("{} is not empty after {seconds} s", args.worker))
     })??;
-    Ok(lines::say(&format!("{} is empty\n", status.worker))?)
+    Ok(lines::say(&format!("{} {how}\n", status.worker))?)
 }
