@@ -279,7 +279,7 @@ impl Line {
         String,
     > {
         let channel = aqueduct_tls::connect(endpoint, tls.as_ref()).await;
-        let channel = channel.map_err(|error| describe(&error))?;
+        let channel = channel.map_err(|error| described(&error))?;
         // The most a worker sends at once is the logits of a chunk.
         let mut client = WorkerClient::new(channel)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
@@ -303,14 +303,8 @@ impl Line {
 }
 
 fn said(status: &tonic::Status) -> String {
-    let lost = std::error::Error::source(status).map(|cause| format!(": {}", describe(cause)));
-    format!("{:?}: {}{}", status.code(), status.message(), lost.unwrap_or_default())
-}
-
-/// An error and what caused it: tonic's own text is only "transport error".
-fn describe(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    let said = format!("{:?}: {}", status.code(), status.message());
+    joined([said].into_iter().chain(std::error::Error::source(status).map(described)))
 }
 
 #[cfg(test)]

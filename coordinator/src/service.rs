@@ -276,6 +276,7 @@ impl Service {
         request: Request<v1::GenerateRequest>,
         caller_id: String,
     ) -> Result<Response<Events>, Status> {
+        let arrived = Instant::now();
         let Served { coordinator, generator, .. } = &self.served;
         let (holder, room) = (beside::<Holder>(&request), beside::<InRoom>(&request));
         let timeout = request::timeout(request.metadata());
@@ -289,7 +290,8 @@ impl Service {
                 self.served.generator.metrics.rejected("invalid");
             }
         })?;
-        let submission = Submission { caller_id: caller_id.clone(), ..submission };
+        let waited = arrived.elapsed();
+        let submission = Submission { caller_id: caller_id.clone(), waited, ..submission };
         let choices = submission.choices;
         let source = generator.start_for(holder.as_ref(), submission).await.map_err(status_of)?;
         let narrator = Narrator::new(source, Place::start(choices), coordinator);

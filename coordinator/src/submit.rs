@@ -66,6 +66,8 @@ pub struct Submission {
     pub telling: Telling,
     /// After this long the request fails.
     pub deadline: Duration,
+    /// Of that, what is over: while it was read and put into tokens, and others before it.
+    pub waited: Duration,
 }
 
 /// Where a prefill stands.
@@ -297,6 +299,7 @@ impl Submission {
             cache_prompt: true,
             telling: Telling::default(),
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+            waited: Duration::ZERO,
         }
     }
 

@@ -15,6 +15,9 @@ pub struct Identity {
     /// Which group they are. What a new journal is made with stays with it, whatever is said
     /// later.
     pub group: u64,
+    /// What they are called, and their token: a journal of others is not taken, while addresses
+    /// may change. 0 where nobody asks.
+    pub named: u64,
 }
 
 /// How a member keeps the journal.
@@ -63,7 +66,7 @@ impl Default for Bounds {
 impl Identity {
     /// A group of one.
     pub fn alone() -> Self {
-        Self { member: 1, members: vec![1], group: 0 }
+        Self { member: 1, members: vec![1], group: 0, named: 0 }
     }
 
     /// Whether nobody else is in the group.
@@ -108,7 +111,8 @@ mod tests {
     #[test]
     fn a_group_is_whole_and_has_its_member() {
         let check = |member: u64, members: &[u64], want: &str| {
-            let refused = Identity { member, members: members.to_vec(), group: 0 }.validate();
+            let refused =
+                Identity { member, members: members.to_vec(), group: 0, named: 0 }.validate();
             let text = refused.map_err(|refusal| refusal.to_string()).err();
             assert_eq!(text.unwrap_or_default(), want);
         };

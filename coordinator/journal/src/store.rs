@@ -51,13 +51,16 @@ pub enum StoreError {
         found: u64,
     },
     /// It belongs to another member, or to another group.
-    #[error("the journal is of member {found:?}, not of {wanted:?}")]
+    #[error("the journal is of {}, not of {}", shown(found), shown(wanted))]
     Identity {
         /// Whose it is: the member, then all.
         found: Vec<u64>,
         /// Who asks.
         wanted: Vec<u64>,
     },
+    /// It belongs to a group that is as large.
+    #[error("the journal is of a group whose members have other names, or another token")]
+    OtherGroup,
     /// It could not be written. What it holds by now is known when it is opened again.
     #[error("the journal could not be written: {0}")]
     Unwritten(#[from] redb::Error),
@@ -67,6 +70,14 @@ pub enum StoreError {
 #[derive(Debug)]
 pub struct Store {
     database: Database,
+}
+
+/// A member and all of them, as people say it.
+fn shown(identity: &[u64]) -> String {
+    match identity {
+        [member, members @ ..] => format!("member {member} of {}", members.len()),
+        [] => "nobody".to_owned(),
+    }
 }
 
 /// What a journal that cannot be opened is: corrupt, unless it is its file system that refuses.
@@ -151,6 +162,7 @@ impl Store {
                 numbers.insert(name, 0)?;
             }
             numbers.insert("group", identity.group)?;
+            numbers.insert("named", identity.named)?;
             numbers.insert("birth", birth)?;
             numbers.insert("newborn", 1)?;
             numbers.insert("format", FORMAT)?;
@@ -183,6 +195,10 @@ impl Store {
         let wanted: Vec<_> = names(identity).collect();
         if found != wanted {
             return Err(StoreError::Identity { found, wanted });
+        }
+        let named = read_number(&database, "named").map_err(unread)?;
+        if ![0, identity.named].contains(&named) && identity.named != 0 {
+            return Err(StoreError::OtherGroup);
         }
         let saved = read(&database).map_err(unread)?.map_err(StoreError::Corrupt)?;
         check(&saved).map_err(StoreError::Corrupt)?;

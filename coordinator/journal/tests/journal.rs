@@ -232,7 +232,7 @@ impl Group {
     }
 
     fn start(&self, member: u64) {
-        let identity = Identity { member, members: vec![1, 2, 3], group: 0 };
+        let identity = Identity { member, members: vec![1, 2, 3], group: 0, named: 0 };
         let options = Options { identity, seed: member, ..Options::alone() };
         let folder = self.folders[member as usize - 1].path();
         let wire = Wire { wires: self.wires.clone(), birth: 0 };

@@ -77,9 +77,21 @@ fn what_was_written_is_there() {
 fn nobody_else_may_open_it() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path());
-    let other = Identity { member: 2, members: vec![1, 2, 3], group: 0 };
+    let other = Identity { member: 2, members: vec![1, 2, 3], group: 0, named: 0 };
     let refused = Store::open(folder.path(), &other).unwrap_err();
-    assert_eq!(refused.to_string(), "the journal is of member [1, 1], not of [2, 1, 2, 3]");
+    assert_eq!(refused.to_string(), "the journal is of member 1 of 1, not of member 2 of 3");
+    // Its addresses may change, but not what it is called.
+    let named = |named| Identity { named, group: named, ..Identity::alone() };
+    let group = tempfile::tempdir().unwrap();
+    drop(Store::open(group.path(), &named(7)).unwrap());
+    let moved = Identity { group: 9, ..named(7) };
+    assert_eq!(Store::open(group.path(), &moved).unwrap().1.group, 7);
+    let refused = Store::open(group.path(), &named(8)).unwrap_err().to_string();
+    assert!(refused.contains("members have other names, or another token"), "{refused}");
+    // Who asked for nothing when it was made, or asks for nothing now.
+    drop(Store::open(folder.path(), &named(8)).unwrap());
+    drop(Store::open(group.path(), &Identity::alone()).unwrap());
+
     let _open = Store::open(folder.path(), &Identity::alone()).unwrap();
     assert!(matches!(reopened(folder.path()), Err(StoreError::InUse)));
 }

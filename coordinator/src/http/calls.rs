@@ -164,7 +164,7 @@ fn has_places(load: &Load, prompts: usize) -> Result<(), ApiError> {
 pub(super) async fn start(
     shared: &Shared,
     prepared: Prepared,
-    (Extension(CallerId(caller_id)), holder, escort): Caller,
+    (Extension(CallerId(caller_id, arrived)), holder, escort): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, tools, one_call, .. } = prepared;
     let Prepared { echo, logprobs, warnings, once, goes_on: follows, thoughts, .. } = prepared;
@@ -207,7 +207,8 @@ pub(super) async fn start(
             once: once.clone().or_else(|| escort.as_ref().map(|it| it.start_key(running.len()))),
             ..submission.telling
         };
-        let submission = Submission { caller_id, constraint, telling, ..submission };
+        let waited = arrived.elapsed();
+        let submission = Submission { caller_id, constraint, telling, waited, ..submission };
         let generator = &shared.generator;
         let mut source = match (&escort, permits.next()) {
             (_, Some(permit)) => generator.start_admitted(holder, Some(permit), submission).await?,
@@ -304,6 +305,7 @@ fn submission(
             ..Telling::default()
         },
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
+        waited: Duration::ZERO,
     })
 }
 

@@ -91,7 +91,7 @@ impl Call {
         let asks = head.method == Method::POST || head.method == Method::GET;
         let stays = asks && head.extensions.get::<Escort>().is_none();
         let id = head.extensions.get::<CallerId>();
-        if let Some(id) = id.and_then(|CallerId(id)| HeaderValue::from_str(id).ok()) {
+        if let Some(id) = id.and_then(|CallerId(id, _)| HeaderValue::from_str(id).ok()) {
             head.headers.insert(HeaderName::from_static(REQUEST_ID), id);
         }
         let name = stays.then(Escort::draw_name);

@@ -8,6 +8,7 @@ use aqueduct_core::Refusal;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+use super::stream::ANSWER_ID;
 use crate::request_id::REQUEST_ID;
 
 /// How long a browser may go by an answer.
@@ -70,7 +71,11 @@ impl Origins {
             .allow_methods([Method::GET, Method::POST, Method::DELETE])
             // Clients send names of their own making.
             .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers([HeaderName::from_static(REQUEST_ID), header::RETRY_AFTER])
+            .expose_headers([
+                HeaderName::from_static(REQUEST_ID),
+                HeaderName::from_static(ANSWER_ID),
+                header::RETRY_AFTER,
+            ])
             .max_age(REMEMBERED)
     }
 }

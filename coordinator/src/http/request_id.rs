@@ -1,5 +1,7 @@
 //! Every call has an id, which its answer and what is logged meanwhile carry.
 
+use std::time::Instant;
+
 use aqueduct_core::trace::TRACEPARENT;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -9,9 +11,9 @@ use tracing::{Instrument, Span};
 
 use crate::request_id::{REQUEST_ID, call_span, or_drawn};
 
-/// The id of a call, for those who answer it.
+/// The id of a call, for those who answer it, and when it came.
 #[derive(Debug, Clone)]
-pub(super) struct CallerId(pub(super) String);
+pub(super) struct CallerId(pub(super) String, pub(super) Instant);
 
 /// Gives a call its id, and its answer.
 pub(super) async fn echo(mut request: Request, next: Next) -> Response {
@@ -22,7 +24,7 @@ pub(super) async fn echo(mut request: Request, next: Next) -> Response {
         false => Span::none(),
     };
     let value = HeaderValue::from_str(&id);
-    request.extensions_mut().insert(CallerId(id));
+    request.extensions_mut().insert(CallerId(id, Instant::now()));
     let mut response = next.run(request).instrument(span).await;
     if let Ok(value) = value {
         response.headers_mut().insert(HeaderName::from_static(REQUEST_ID), value);

@@ -19,6 +19,10 @@ use crate::generation::{Report, Source, TextEvent};
 use crate::peers::NotNow;
 use crate::streams::{EventId, Place};
 
+/// Header that says by what id an answer can be come back to. The first event says it too, but
+/// may come long after: when the prompt has been read.
+pub(super) const ANSWER_ID: &str = "aqueduct-answer-id";
+
 /// One accepted prompt of a call.
 pub(super) struct Running {
     pub(super) source: Source,
@@ -100,11 +104,16 @@ pub(super) fn nothing_more(envelope: Envelope, places: Places) -> Response {
 }
 
 fn events(answer: Answer) -> Response {
+    let name = (answer.places == Places::ToCaller).then(|| answer.envelope.id.parse().ok());
     let events = stream::unfold(answer, |mut answer| async {
         let event = answer.next().await?;
         Some((event, answer))
     });
-    told(events)
+    let mut response = told(events);
+    if let Some(name) = name.flatten() {
+        response.headers_mut().insert(ANSWER_ID, name);
+    }
+    response
 }
 
 /// The answer that tells these events as they come.

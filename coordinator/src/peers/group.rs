@@ -10,6 +10,8 @@ pub struct Group {
     members: Vec<(String, String)>,
     member: u64,
     id: u64,
+    /// Which members, wherever they are, and which token.
+    named: u64,
 }
 
 impl Group {
@@ -36,13 +38,15 @@ impl Group {
         let place = place.ok_or_else(|| {
             Refusal::new("id", name, format!("one of {}, as --peers says", names.join(", ")))
         })?;
-        Ok(Self { member: place as u64 + 1, id: id(&members, token), members })
+        let words = members.iter().flat_map(|(name, url)| [name.as_str(), url.as_str()]);
+        let (id, named) = (number(token, words), number(token, names));
+        Ok(Self { member: place as u64 + 1, id, named, members })
     }
 
     /// As the journal knows it.
     pub fn identity(&self) -> Identity {
         let members = (1..=self.members.len() as u64).collect();
-        Identity { member: self.member, members, group: self.id }
+        Identity { member: self.member, members, group: self.id, named: self.named }
     }
 
     /// Where this member is reached by the others.
@@ -75,9 +79,8 @@ fn member(peer: &str) -> Result<(String, String), Refusal> {
 }
 
 /// Groups of other members, or with another token, have another one.
-fn id(members: &[(String, String)], token: &str) -> u64 {
+fn number<'a>(token: &'a str, words: impl IntoIterator<Item = &'a str>) -> u64 {
     let mut hash = blake3::Hasher::new();
-    let words = members.iter().flat_map(|(name, url)| [name.as_str(), url.as_str()]);
     for word in std::iter::once(token).chain(words) {
         hash.update(&(word.len() as u64).to_le_bytes());
         hash.update(word.as_bytes());
@@ -106,8 +109,14 @@ mod tests {
         let others: Vec<_> = one.others().collect();
         assert_eq!(others, [(1, "http://h1:1"), (3, "http://h3:1")]);
         for other in [group("a", &peers[..2], "t"), group("a", &peers, "u")] {
-            assert_ne!(other.unwrap().identity().group, one.identity().group);
+            let other = other.unwrap().identity();
+            assert_ne!(other.group, one.identity().group);
+            assert_ne!(other.named, one.identity().named);
         }
+        let moved = ["a=http://h1:1", "b=http://h9:1", "c-0.x=http://h3:1"];
+        let moved = group("b", &moved, "t").unwrap().identity();
+        assert_ne!(moved.group, one.identity().group);
+        assert_eq!(moved.named, one.identity().named);
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl EventLoop {
             return drop(reply.send(Err(error)));
         }
         let request = self.ids.draw();
-        let timing = self.timing(asked.submission.deadline);
+        let timing = self.timing(asked.submission.deadline, asked.submission.waited);
         let live = Live::new(request, asked, mailbox, timing);
         let job = live.job();
         self.live.insert(request, live);

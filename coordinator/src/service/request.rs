@@ -89,6 +89,7 @@ pub(super) fn submission(
         cache_prompt: message.cache_prompt.unwrap_or(true),
         telling,
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
+        waited: Duration::ZERO,
     })
 }
 

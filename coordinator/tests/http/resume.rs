@@ -218,7 +218,13 @@ async fn status(server: &Server, method: &str, path: &str) -> u16 {
 #[tokio::test]
 async fn a_caller_that_goes_may_come_back_or_cancel() {
     let server = serve(Script { hang: true, ..Script::default() }).await;
-    drop(begin(&server).await);
+    let mut caller = begin(&server).await;
+    let mut head = vec![0; 512];
+    let bytes = caller.read(&mut head).await.unwrap();
+    let head = String::from_utf8_lossy(&head[..bytes]).into_owned();
+    let name = ANSWER.strip_prefix("/v1/requests/").unwrap();
+    assert!(head.contains(&format!("aqueduct-answer-id: chatcmpl-{name}\r\n")), "{head}");
+    drop(caller);
     let mut back = TcpStream::connect(server.address).await.unwrap();
     back.write_all(&request("GET", &format!("{ANSWER}/events"), b"")).await.unwrap();
     let mut head = [0; 12];

@@ -50,7 +50,7 @@ fn survives(state: &State) {
 }
 
 fn hears(messages: Vec<Said>) {
-    let identity = Identity { member: 1, members: vec![1, 2, 3], group: 0 };
+    let identity = Identity { member: 1, members: vec![1, 2, 3], group: 0, named: 0 };
     let options = Options { identity, bounds: BOUNDS, ..Options::alone() };
     let mut node = Node::new(options, &Saved::default()).expect("it is new");
     for message in messages {

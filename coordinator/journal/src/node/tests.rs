@@ -52,7 +52,7 @@ impl Group {
     /// On an empty disk.
     fn start(&mut self, member: u64) {
         let identity =
-            Identity { member, members: self.births.keys().copied().collect(), group: 7 };
+            Identity { member, members: self.births.keys().copied().collect(), group: 7, named: 0 };
         let options =
             Options { identity, seed: self.seed, bounds: self.bounds, ..Options::alone() };
         let saved =

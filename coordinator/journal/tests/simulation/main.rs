@@ -71,7 +71,7 @@ struct World {
 
 fn options(member: u64, seed: u64) -> Options {
     Options {
-        identity: Identity { member, members: (1..=MEMBERS).collect(), group: 7 },
+        identity: Identity { member, members: (1..=MEMBERS).collect(), group: 7, named: 0 },
         seed,
         // Small, so that all of it happens all the time.
         bounds: Bounds { ended: 4, log_bytes: 400, log_entries: 12, ..Bounds::default() },

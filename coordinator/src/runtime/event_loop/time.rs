@@ -24,9 +24,10 @@ impl EventLoop {
         [due, self.due(), farewell].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// Of a request that begins.
-    pub(super) fn timing(&self, deadline: Duration) -> Timing {
-        self.timing_of(deadline.min(self.config.request_deadline))
+    /// Of a request that begins, and has waited so long.
+    pub(super) fn timing(&self, deadline: Duration, waited: Duration) -> Timing {
+        let deadline = deadline.min(self.config.request_deadline);
+        self.timing_of(deadline.saturating_sub(waited))
     }
 
     /// Of one that was let in with this `deadline`.
