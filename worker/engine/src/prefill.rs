@@ -209,6 +209,11 @@ impl<'a> Step<'a> {
         Ok(self.model.backend().project(layer, x, (self.start, angles), queries)?)
     }
 
+    /// What each row's attention counts for in what is spent on keys.
+    pub(crate) fn row_weights(&self) -> &[f32] {
+        &self.row_weights
+    }
+
     /// Past and own keys, with masses unless every key is kept anyway.
     pub(crate) fn scope<'s>(
         &'s self,

@@ -86,6 +86,15 @@ fn what_is_kept_for_another_turn_counts_under_a_window_too() {
     }
 }
 
+/// Where every key is kept nobody counts, unless somebody watches.
+#[test]
+fn what_keeps_every_key_is_watched_too() {
+    check(MemoryPolicy::dense(), |_, _, after, look| {
+        assert!(after.weights.iter().all(|score| *score == 0.0));
+        assert_eq!(look.positions, after.positions);
+    });
+}
+
 #[test]
 fn a_window_is_watched_without_scores() {
     check(MemoryPolicy::window(2, 6), |_, _, after, _| {

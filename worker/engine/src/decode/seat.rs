@@ -54,7 +54,10 @@ impl Seat<'_, &mut LocalPort> {
     ) -> (Queries<'s>, Scope<'s>) {
         let scope = self.step.scope(layer, keys, q.tokens);
         let counts = layer.keys_of.is_none() && !self.has_no_use_for_masses();
-        let row_weights = scope.row_weights.filter(|_| counts || self.past.is_watched());
+        let row_weights = match self.past.is_watched() {
+            true => Some(self.step.row_weights()), // also where every key is kept anyway
+            false => scope.row_weights.filter(|_| counts),
+        };
         (self.step.queries(idx, q), Scope { row_weights, ..scope })
     }
 
@@ -117,6 +120,10 @@ pub(super) fn attend(
             if seat.past.is_watched() {
                 let heads = seen::looked((&past.keys, &qkv.keys), &attended)?;
                 seat.past.looked(heads);
+                if seat.step.selection.keep_all {
+                    // As where nobody watches.
+                    (attended.past_mass, attended.own_mass) = (vec![].into(), vec![].into());
+                }
             }
             let selection = seat.kept_of(idx, &past, &qkv.keys);
             if seat.has_no_use_for_masses() || selection.keep_all != seat.step.selection.keep_all {
