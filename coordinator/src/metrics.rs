@@ -145,7 +145,7 @@ impl Metrics {
             ("inter_token_latency", "Between tokens of a completion", &self.inter_token_latency),
             ("e2e_request_latency", "From submission to the end", &self.e2e_request_latency),
             ("request_prefill_time", "From submission to the prompt's end", &self.prefill_time),
-            ("request_queue_time", "From submission to the first chunk's start", &self.queue_time),
+            ("request_queue_time", "Until a worker was given the first chunk", &self.queue_time),
         ];
         for (name, help, histogram) in times {
             self.registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());

@@ -7,7 +7,7 @@ const SAMPLES: usize = 32;
 /// Before there are so many, nobody is found to be slow.
 const SAMPLES_LEAST: usize = 3;
 
-/// The last chunks' own times, in nanoseconds for each token.
+/// The last chunks' own times, in nanoseconds for each token, or unit of work.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(VecDeque<u64>);
 
@@ -24,12 +24,16 @@ impl Pace {
     /// How long a chunk of so many tokens takes: the median and, where there are two, the faster
     /// of them, so that one slow worker of two does not pass for the rule.
     pub(crate) fn expected_ms(&self, tokens: u64) -> Option<u64> {
+        Some(self.expected_us(tokens)? / 1000)
+    }
+
+    pub(crate) fn expected_us(&self, tokens: u64) -> Option<u64> {
         if self.0.len() < SAMPLES_LEAST {
             return None;
         }
         let mut sorted: Vec<u64> = self.0.iter().copied().collect();
         sorted.sort_unstable();
-        Some(sorted[(sorted.len() - 1) / 2].saturating_mul(tokens) / 1_000_000)
+        Some(sorted[(sorted.len() - 1) / 2].saturating_mul(tokens) / 1000)
     }
 }
 

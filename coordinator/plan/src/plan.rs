@@ -1,5 +1,7 @@
 //! The state of the cluster as decisions need it, and one function that moves it on.
 
+mod again;
+mod ahead;
 mod dispatch;
 mod drain;
 mod hedge;
@@ -42,6 +44,8 @@ pub struct Plan {
     turns: Turns,
     /// How long chunks take whose memory is handed on.
     pace: Pace,
+    /// How long work takes of any kind, for each unit of it.
+    work: Pace,
     /// Chunks that were done a second time elsewhere because they took long.
     hedges: u64,
     /// Greater than those of all chunks: their total order.
@@ -68,6 +72,7 @@ impl Plan {
             snapshots: Snapshots::default(),
             turns: Turns::default(),
             pace: Pace::default(),
+            work: Pace::default(),
             hedges: 0,
             next_ticket: 0,
             rotation: 0,
@@ -240,7 +245,10 @@ impl Plan {
         if !request.finish(worker, key, self.now_ms) {
             return;
         }
-        self.pace.took(request.computed_tokens(key.chunk_idx as usize), busy_us);
+        let idx = key.chunk_idx as usize;
+        request.took(idx, busy_us);
+        self.work.took(request.work(idx), busy_us);
+        self.pace.took(request.computed_tokens(idx), busy_us);
         for idx in request.confirm() {
             let (worker, chunk_idx) = (request.worker(idx), idx as u32);
             self.commands.push(Command::Confirm { worker, request: key.request, chunk_idx });

@@ -1,11 +1,13 @@
 //! One admitted request: where its chunks are, and which of them must be done again.
 
+mod again;
 mod chunk;
 mod leave;
 mod loss;
 mod patience;
 mod race;
 mod resume;
+mod share;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +19,6 @@ pub(crate) use self::leave::Departure;
 use self::patience::Patience;
 use crate::room::{Chunks, Keeping, output};
 use crate::sets::Sets;
-use crate::turns;
 use crate::words::Job;
 
 /// How many done chunks keep what they gave. Two, because then the loss of any one worker
@@ -82,6 +83,8 @@ pub(crate) struct Request {
     pub(crate) in_flight_tokens: u64,
     /// When its next chunk is due, in virtual time.
     pub(crate) turn: u64,
+    /// How long its last chunk took for each unit of its work.
+    pub(crate) pace_ns: Option<u64>,
     /// What its memory sets take of pools.
     pub(crate) sets: Sets,
     /// Tokens of the home's pool that shards of other workers take which have come to it.
@@ -118,20 +121,10 @@ impl Request {
             in_flight: 0,
             in_flight_tokens: 0,
             turn: 0,
+            pace_ns: None,
             sets: Sets::default(),
             gathered_tokens: 0,
         }
-    }
-
-    /// What the dispatch of chunk `idx` costs of the request's share: its tokens, unless a
-    /// snapshot stands for them.
-    pub(crate) fn cost(&self, idx: usize) -> u64 {
-        let tokens = if self.snapshot(idx).is_some() { 0 } else { self.tokens(idx) };
-        turns::cost(tokens, self.job.priority)
-    }
-
-    fn tokens(&self, idx: usize) -> u64 {
-        self.job.grid.chunk(idx as u32).map_or(0, |span| span.tokens.into())
     }
 
     /// Where it is decoded.
@@ -285,11 +278,15 @@ impl Request {
         (0..self.chunks.len()).filter(on).collect()
     }
 
+    /// Chunks in flight.
+    pub(crate) fn running(&self) -> impl Iterator<Item = usize> + '_ {
+        let running = |idx: &usize| self.chunks[*idx].state == State::Running;
+        (self.frontier..self.chunks.len()).filter(running).take(self.in_flight)
+    }
+
     /// Chunks that run on `worker` and come after `ticket` in the total order, with theirs.
     pub(crate) fn running_behind(&self, ticket: u64, worker: WorkerId) -> Vec<(u64, usize)> {
-        let running = |idx: &usize| self.chunks[*idx].state == State::Running;
-        let in_flight = (self.frontier..self.chunks.len()).filter(running).take(self.in_flight);
-        let on_worker = in_flight.filter(|idx| self.chunks[*idx].worker == worker);
+        let on_worker = self.running().filter(|idx| self.chunks[*idx].worker == worker);
         let later = on_worker.filter_map(|idx| Some((self.chunks[idx].ticket?, idx)));
         later.filter(|(later, _)| *later > ticket).collect()
     }

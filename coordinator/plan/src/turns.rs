@@ -18,10 +18,23 @@
 
 /// So many steps of priority, above or below 0, double or halve a share.
 const SHARE_STEPS: i32 = 3;
+/// A chunk of fewer tokens takes a worker about as long: each of its layers reads all weights.
+const TOKENS_LEAST: u64 = 128;
+/// Keys that a token attends to, beside those that it always does, for as much work again as the
+/// rest of a layer is. The plan knows no model: of the one in docs/performance.md ("Roofline") it
+/// is 252 MFLOP over 65.5 kFLOP for a key. Larger models have more of both.
+const KEYS_AS_THE_REST: u64 = 4096;
 
-/// What it costs of a request's share to dispatch a chunk of so many tokens.
-pub(crate) fn cost(tokens: u64, priority: i32) -> u64 {
-    tokens << (SHARE_STEPS + priority.clamp(-SHARE_STEPS, SHARE_STEPS))
+/// What it is to a worker to compute so many tokens behind a `past` that grows from chunk to chunk:
+/// in tokens without one.
+pub(crate) fn work(tokens: u64, past: u64) -> u64 {
+    let tokens = if tokens > 0 { tokens.max(TOKENS_LEAST) } else { 0 };
+    tokens.saturating_mul(KEYS_AS_THE_REST.saturating_add(past)) / KEYS_AS_THE_REST
+}
+
+/// What it costs of a request's share to dispatch a chunk that is so much work.
+pub(crate) fn cost(work: u64, priority: i32) -> u64 {
+    work << (SHARE_STEPS + priority.clamp(-SHARE_STEPS, SHARE_STEPS))
 }
 
 /// Virtual time: what was dispatched, as its smallest share would count it.

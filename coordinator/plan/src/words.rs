@@ -13,7 +13,7 @@ pub struct Limits {
     /// Tokens of one request in flight at once, and of all requests together for each worker
     /// that is up; at least one chunk is.
     pub batch_tokens: u32,
-    /// Chunks of all requests in flight at once.
+    /// Chunks of all requests in flight at once, of one three quarters at most.
     pub batch_chunks: usize,
     /// Requests that wait for their turn before new ones are refused.
     pub queued_requests: usize,
@@ -32,6 +32,15 @@ pub struct Limits {
     /// A chunk that its request waits for is done a second time elsewhere when it takes several
     /// times as long as chunks do, and so long at least; `None`: never.
     pub hedge_after_ms: Option<u64>,
+}
+
+impl Limits {
+    /// No step has more commands than that for one worker, whatever happened: of each chunk in
+    /// flight it is told to drop it, who comes next, and to do it, and of each request to forget
+    /// it, to keep nothing of it for others, and where its last chunks are.
+    pub const fn commands_most(&self) -> usize {
+        3 * self.batch_chunks + 4 * self.running_requests
+    }
 }
 
 /// Where the keys of the chunks before one are.

@@ -91,6 +91,11 @@ struct Cluster {
     hedged: BTreeSet<(RequestId, u32)>,
     /// Hand-offs whose receiver did not have what the plan said that it had given.
     lacking: u32,
+    limits: Limits,
+    /// How long chunks take, and those of every third request.
+    busy_us: [u64; 2],
+    /// Most commands of one step for one worker so far.
+    most_commands: usize,
 }
 
 fn peer(idx: usize) -> Peer {
@@ -104,9 +109,13 @@ fn idx_of(peer: &Peer) -> usize {
 impl Cluster {
     /// As many workers as pools.
     fn new(pools: &[u64], grace_ms: u64) -> Self {
+        Self::within(Limits { grace_ms, ..LIMITS }, pools)
+    }
+
+    fn within(limits: Limits, pools: &[u64]) -> Self {
         let workers = pools.len();
         let mut cluster = Self {
-            plan: Plan::new(Limits { grace_ms, ..LIMITS }),
+            plan: Plan::new(limits.clone()),
             pools: pools.to_vec(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
@@ -116,6 +125,9 @@ impl Cluster {
             now_ms: 0,
             hedged: BTreeSet::new(),
             lacking: 0,
+            limits,
+            busy_us: [10_000, 300_000],
+            most_commands: 0,
         };
         (0..workers).for_each(|idx| cluster.start(idx));
         cluster
@@ -126,6 +138,7 @@ impl Cluster {
             self.promises.done.insert((key.request, key.chunk_idx));
             self.keep(worker, key);
         }
+        let mut told = vec![0; self.workers.len()];
         for command in self.plan.step(event) {
             self.promises.check(&command);
             if let Command::Assign { key, is_hedge: true, .. } = &command {
@@ -139,8 +152,13 @@ impl Cluster {
             if let Some(to) = addressee(&command) {
                 assert!(self.workers[to].up, "a command to a worker that is gone: {command:?}");
                 self.workers[to].commands.push_back(command);
+                told[to] += 1;
             }
         }
+        // A worker that leaves what it is told unread counts as lost.
+        let (most, told) = (self.limits.commands_most(), told.into_iter().max().unwrap());
+        assert!(told <= most, "{told} commands at once for one worker");
+        self.most_commands = told.max(self.most_commands);
     }
 
     /// What was done is kept, and the plan hears so before it hears that it was done.
@@ -429,6 +447,7 @@ impl Cluster {
         }
         let (key, next) = (*key, next.clone());
         let chunk = (key.request, key.chunk_idx);
+        let busy_us = self.busy_us[usize::from(key.request.0 % 3 == 2)];
         let worker = &mut self.workers[idx];
         worker.tasks.pop_front();
         if task.shards.is_some() {
@@ -436,7 +455,7 @@ impl Cluster {
         } else {
             worker.given.insert(chunk);
         }
-        let (worker_id, busy_us) = (WorkerId(idx as u32), 10_000);
+        let worker_id = WorkerId(idx as u32);
         worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
         if let Some(next) = next {
             self.give(key.request, key.chunk_idx + 1, &next);
@@ -854,6 +873,127 @@ proptest! {
         let chunks = finished.map(|(request, _)| cluster.jobs[request].grid.chunk_count());
         prop_assert_eq!(cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
         prop_assert_eq!(cluster.lacking, 0);
+    }
+}
+
+/// Many requests of many chunks, more than are in flight at once.
+const CROWD: Limits = Limits {
+    batch_tokens: 3072,
+    batch_chunks: 16,
+    queued_requests: 20,
+    queued_tokens: 100_000,
+    running_requests: 8,
+    grace_ms: GRACE_MS,
+    ..LIMITS
+};
+
+/// Everybody does what can be done, so many times, and then what `moves` say; then these workers
+/// are lost, in this order, and come back.
+#[derive(Debug, Clone)]
+struct Round {
+    times: usize,
+    moves: Vec<Move>,
+    lost: Vec<usize>,
+}
+
+fn any_round() -> impl Strategy<Value = Round> {
+    let worker = 0..WORKERS;
+    let moves = prop_oneof![
+        4 => worker.clone().prop_map(Move::Deliver),
+        3 => worker.clone().prop_map(Move::Run),
+        2 => worker.clone().prop_map(Move::Report),
+        1 => (1u64..100).prop_map(Move::Wait),
+        1 => worker.prop_map(Move::Miss),
+    ];
+    let lost = Just((0..WORKERS).collect::<Vec<_>>()).prop_shuffle();
+    let round = (0usize..60, prop::collection::vec(moves, 0..40), lost, 1..=WORKERS);
+    round.prop_map(|(times, moves, lost, count)| Round {
+        times,
+        moves,
+        lost: lost[..count].to_vec(),
+    })
+}
+
+impl Cluster {
+    fn play_round(&mut self, round: Round) {
+        for _ in 0..round.times {
+            for idx in 0..self.workers.len() {
+                let _ = self.deliver(idx) | self.run(idx) | self.decode(idx) | self.report(idx);
+            }
+        }
+        let workers = self.workers.len();
+        for step in round.moves {
+            if let Move::Deliver(idx) | Move::Run(idx) | Move::Report(idx) | Move::Miss(idx) = step
+                && idx >= workers
+            {
+                continue;
+            }
+            play(self, step);
+        }
+        let lost = round.lost.iter().filter(|idx| **idx < workers);
+        lost.clone().for_each(|idx| self.kill(*idx));
+        lost.for_each(|idx| self.start(*idx));
+    }
+
+    fn check_all_finished(&self) {
+        self.check_at_rest();
+        let ended = &self.promises.ended;
+        assert!(ended.values().all(|end| *end == End::Finished), "{ended:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, ..ProptestConfig::with_cases(200)
+    })]
+
+    #[test]
+    fn whoever_is_lost_what_is_done_again_comes_in_small_steps(
+        workers in 1..=WORKERS,
+        remembers in any::<bool>(),
+        busy_us in prop::sample::select(&[[0, 0], [10_000, 300_000]][..]),
+        asked in prop::collection::vec(any_asked(1..80), 1..14),
+        rounds in prop::collection::vec(any_round(), 1..5),
+    ) {
+        let mut cluster = Cluster::within(CROWD, &vec![u64::MAX; workers]);
+        cluster.remembers = remembers;
+        cluster.busy_us = busy_us;
+        asked.into_iter().for_each(|asked| cluster.submit(asked));
+        rounds.into_iter().for_each(|round| cluster.play_round(round));
+        cluster.settle();
+        cluster.check_all_finished();
+    }
+}
+
+/// The numbers of a coordinator, and requests of small chunks, all of which are to be done again
+/// when all workers, or all but one, are lost: as often as a request survives.
+#[test]
+fn small_chunks_survive_as_many_losses_as_large_ones() {
+    const CHANNEL: usize = 1024;
+    let limits = Limits {
+        batch_tokens: 4096,
+        batch_chunks: 128,
+        running_requests: 32,
+        queued_tokens: 1_000_000,
+        retries: 4,
+        hedge_after_ms: Some(500),
+        ..CROWD
+    };
+    for (workers, losses, lost) in [(1, 4, 0..1), (2, 2, 0..2), (3, 2, 0..2), (4, 1, 0..3)] {
+        let mut cluster = Cluster::within(limits.clone(), &vec![u64::MAX; workers]);
+        cluster.busy_us = [100; 2];
+        for _ in 0..20 {
+            let (sharded, priority) = (None, 0);
+            cluster.submit(Asked { chunks: 120, choices: 1, sharded, priority });
+        }
+        for _ in 0..losses {
+            let (lost, moves) = (lost.clone().collect(), Vec::new());
+            cluster.play_round(Round { times: 500, moves, lost });
+        }
+        cluster.settle();
+        cluster.check_all_finished();
+        let most = cluster.most_commands;
+        assert!(most < CHANNEL / 3, "{most} commands at once for one of {workers} workers");
     }
 }
 

@@ -293,6 +293,9 @@ impl View {
         let mine = || pieces.iter().filter(|piece| piece.choice == choice);
         let text: String = mine().map(Piece::content).collect();
         let logprobs = mine().filter_map(|piece| piece.logprobs.clone()).reduce(join_lists);
+        // Of no token at all: who asked for them reads lists.
+        let none = || self.logprobs.map(|top| self.endpoint.no_logprobs(top));
+        let logprobs = logprobs.or_else(none);
         let finish = mine().find_map(|piece| piece.finish);
         let calls = whole_calls(mine());
         let mut entry = json!({
@@ -313,12 +316,19 @@ impl View {
                     entry["message"]["content"] = content;
                     entry["message"]["tool_calls"] = json!(calls);
                 }
-                if self.logprobs.is_some() && entry["logprobs"].is_null() {
-                    entry["logprobs"] = json!({ "content": [] });
-                }
             }
         }
         entry
+    }
+}
+
+impl Endpoint {
+    /// Log probabilities of no tokens, `top` of each.
+    fn no_logprobs(self, top: u32) -> Value {
+        match self {
+            Self::Completions => CompletionLogprobs::default().take(top),
+            Self::Chat => json!({ "content": [] }),
+        }
     }
 }
 

@@ -100,8 +100,39 @@ impl From<Denied> for ApiError {
     }
 }
 
+/// Fields that callers send in the `aqueduct` object.
+const OF_AQUEDUCT: [&str; 15] = [
+    "age_normalised",
+    "below_floor",
+    "chunk_tokens",
+    "deadline_ms",
+    "decay",
+    "exchange",
+    "heavy",
+    "local",
+    "min_retained_mass",
+    "policy",
+    "quality",
+    "session",
+    "sinks",
+    "window",
+    "wire",
+];
+
+/// What is refused, with its field as the caller sent it.
+fn as_sent(refusal: Refusal) -> Refusal {
+    let name = name_in(&refusal.field);
+    let sent = match name {
+        "choices" => "n".to_owned(),
+        name if OF_AQUEDUCT.contains(&name) => format!("aqueduct.{name}"),
+        _ => return refusal,
+    };
+    Refusal { field: refusal.field.replacen(name, &sent, 1), ..refusal }
+}
+
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
+        let refusal = as_sent(refusal);
         let code = (refusal.field == "prompt_tokens").then_some("context_length_exceeded");
         // Some clients look for OpenAI's words, to go on with another model.
         let words = code.map_or("", |_| ". This model's maximum context length is exceeded");

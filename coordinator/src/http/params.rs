@@ -272,7 +272,11 @@ impl MemoryFields {
         fields.finish()?;
         let chunk_tokens = taken.chunk_tokens.unwrap_or(limits::CHUNK_TOKENS_DEFAULT);
         Refusal::unless_within("chunk_tokens", chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
-        taken.policy(MemoryPolicy::default())?;
+        taken.policy(MemoryPolicy::default()).map_err(|refusal| match refusal.field.as_str() {
+            // There is another field of this name beside the object.
+            "max_tokens" => Refusal { field: "aqueduct.max_tokens".to_owned(), ..refusal },
+            _ => refusal,
+        })?;
         Ok(taken)
     }
 

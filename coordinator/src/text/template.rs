@@ -449,7 +449,7 @@ mod tests {
              {% endfor %}",
             "{% for m in messages %}{% for part in m.content if part.type == 'text' %}\
              {{ part.text }}{% endfor %}{% endfor %}",
-            "{% macro said(content) %}{% for part in content %}{{ part }}{% endfor %}{% endmacro %}",
+            "{% macro said(content) %}{% for it in content %}{{ it }}{% endfor %}{% endmacro %}",
         ] {
             assert_eq!(between(walks), "", "{walks}");
         }

@@ -273,6 +273,10 @@ async fn log_probabilities_have_their_lists() {
     assert_eq!(logprobs["token_logprobs"][0], -0.5);
     assert_eq!(logprobs["top_logprobs"][0], json!({ " the": -0.5 }));
     assert_eq!((&logprobs["text_offset"][0], &logprobs["text_offset"][1]), (&json!(0), &json!(4)));
+    let silent = start(answering("")).await;
+    let body = json!({ "prompt": "I", "logprobs": 1, "max_tokens": 0 });
+    let nothing = silent.completion(body).await.json()["choices"][0]["logprobs"].clone();
+    assert_eq!((&nothing["tokens"], &nothing["text_offset"]), (&json!([]), &json!([])));
     let none = server.completion(json!({ "prompt": "I", "logprobs": 0 })).await.json();
     assert!(none["choices"][0]["logprobs"]["top_logprobs"].is_null());
     assert_eq!(none["choices"][0]["logprobs"]["token_logprobs"][0], -0.5);

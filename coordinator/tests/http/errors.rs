@@ -103,22 +103,27 @@ async fn wrong_fields_are_named() {
     check("priority", json!("high"), "priority").await;
     check("tempreature", json!(0), "tempreature").await;
     check("stream_options", json!({ "usage": true }), "stream_options.usage").await;
-    check("aqueduct", json!({ "policy": "lru" }), "policy").await;
+    check("aqueduct", json!({ "policy": "lru" }), "aqueduct.policy").await;
     check("aqueduct", json!({ "heavvy": 5 }), "aqueduct.heavvy").await;
     check("aqueduct", json!({ "heavy": -5 }), "aqueduct.heavy").await;
-    check("aqueduct", json!({ "chunk_tokens": 0 }), "chunk_tokens").await;
-    check("aqueduct", json!({ "decay": 2 }), "decay").await;
-    check("aqueduct", json!({ "max_tokens": 99, "local": 5 }), "max_tokens").await;
-    check("aqueduct", json!({ "max_tokens": 99, "policy": "dense" }), "max_tokens").await;
-    check("aqueduct", json!({ "exchange": "push" }), "exchange").await;
-    check("aqueduct", json!({ "wire": "int8" }), "wire").await;
-    check("aqueduct", json!({ "quality": "best" }), "quality").await;
-    check("aqueduct", json!({ "quality": "exact", "policy": "h2o" }), "policy").await;
-    check("aqueduct", json!({ "quality": "exact", "max_tokens": 64 }), "max_tokens").await;
-    check("aqueduct", json!({ "quality": "exact", "below_floor": "report" }), "below_floor").await;
-    check("aqueduct", json!({ "min_retained_mass": 0 }), "min_retained_mass").await;
-    check("aqueduct", json!({ "min_retained_mass": 1.01 }), "min_retained_mass").await;
-    check("aqueduct", json!({ "below_floor": "escalate" }), "below_floor").await;
+    check("aqueduct", json!({ "chunk_tokens": 0 }), "aqueduct.chunk_tokens").await;
+    check("aqueduct", json!({ "decay": 2 }), "aqueduct.decay").await;
+    check("aqueduct", json!({ "max_tokens": 99, "local": 5 }), "aqueduct.max_tokens").await;
+    check("aqueduct", json!({ "max_tokens": 99, "policy": "dense" }), "aqueduct.max_tokens").await;
+    check("aqueduct", json!({ "exchange": "push" }), "aqueduct.exchange").await;
+    check("aqueduct", json!({ "wire": "int8" }), "aqueduct.wire").await;
+    check("aqueduct", json!({ "quality": "best" }), "aqueduct.quality").await;
+    check("aqueduct", json!({ "quality": "exact", "policy": "h2o" }), "aqueduct.policy").await;
+    check("aqueduct", json!({ "quality": "exact", "max_tokens": 64 }), "aqueduct.max_tokens").await;
+    check(
+        "aqueduct",
+        json!({ "quality": "exact", "below_floor": "report" }),
+        "aqueduct.below_floor",
+    )
+    .await;
+    check("aqueduct", json!({ "min_retained_mass": 0 }), "aqueduct.min_retained_mass").await;
+    check("aqueduct", json!({ "min_retained_mass": 1.01 }), "aqueduct.min_retained_mass").await;
+    check("aqueduct", json!({ "below_floor": "escalate" }), "aqueduct.below_floor").await;
     check("aqueduct", json!({ "wire": 16 }), "aqueduct.wire").await;
     check("aqueduct", json!({ "memory_map": 1 }), "aqueduct.memory_map").await;
     check("aqueduct", json!([]), "aqueduct").await;

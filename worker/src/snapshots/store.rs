@@ -113,7 +113,7 @@ impl Store {
     /// Whether one of `bytes` is not in memory and has room there alone.
     fn wants(&self, state: &State, key: &SnapshotKey, bytes: u64) -> bool {
         let is_here = state.entries.get(key).is_some_and(|entry| entry.memory.is_some());
-        !is_here && bytes <= self.bytes_max
+        !is_here && bytes <= self.bytes_max.saturating_sub(state.pinned_bytes_but(key))
     }
 
     pub(super) fn restore(&self, key: &SnapshotKey) -> Found {
@@ -212,6 +212,12 @@ impl Store {
     /// Never lets go of a snapshot for want of room; or does again.
     pub(super) fn pin(&self, key: &SnapshotKey, pinned: bool) -> Result<(), Declined> {
         let mut state = self.lock();
+        let wanted = state.entries.get(key).ok_or(Declined::Gone)?.memory_bytes();
+        let (wanted, most) = (wanted + state.pinned_bytes_but(key), self.bytes_max);
+        if pinned && wanted > most {
+            let why = format!("what is pinned would take {wanted} bytes of {most}: unpin others");
+            return Err(Declined::Refused(why));
+        }
         state.entries.get_mut(key).ok_or(Declined::Gone)?.pinned = pinned;
         Ok(())
     }
@@ -291,7 +297,20 @@ impl Store {
     }
 }
 
+impl Entry {
+    /// In memory, or when its file is read again, which is about as large.
+    fn memory_bytes(&self) -> u64 {
+        if self.memory.is_some() { self.bytes } else { self.file_bytes.unwrap_or(0) }
+    }
+}
+
 impl State {
+    /// Of what is pinned besides `key`.
+    fn pinned_bytes_but(&self, key: &SnapshotKey) -> u64 {
+        let others = self.entries.iter().filter(|(other, entry)| entry.pinned && *other != key);
+        others.map(|(_, entry)| entry.memory_bytes()).sum()
+    }
+
     /// What was used least lately, but after `used`, of that which is `wanted`.
     fn oldest(&self, used: u64, wanted: fn(&Entry) -> bool) -> Option<(u64, SnapshotKey)> {
         let mut later = self.order.range(used..);
@@ -452,6 +471,26 @@ mod tests {
         assert_eq!(store.evict(&key(1)), Ok(()));
         assert_eq!((store.evict(&key(1)), store.pin(&key(1), true)), twice(Err(Declined::Gone)));
         assert!(store.news().iter().any(|news| news.dropped.contains(&key(1))));
+    }
+
+    /// What is pinned is bounded as the rest is, and what has no room beside it is not kept.
+    #[test]
+    fn pins_have_the_room_that_there_is() {
+        let store = store(2, None);
+        for byte in 1..3 {
+            store.keep(key(byte), Some(snapshot(byte.into())));
+            assert_eq!(store.pin(&key(byte), true), Ok(()));
+        }
+        store.keep(key(3), Some(snapshot(3)));
+        assert!(!store.would_keep(&key(3), snapshot(3).bytes()));
+        assert_eq!(store.list(&key(0), 9).len(), 2);
+        assert_eq!(store.held().memory_bytes, 2 * snapshot(0).bytes());
+        assert_eq!(store.pin(&key(1), false), Ok(()));
+        store.keep(key(3), Some(snapshot(3)));
+        assert_eq!(store.pin(&key(3), true), Ok(()));
+        store.found(vec![(key(9), 1)], Vec::new());
+        let Err(Declined::Refused(why)) = store.pin(&key(9), true) else { panic!() };
+        assert!(why.contains("unpin others"), "{why}");
     }
 
     fn twice<T: Clone>(value: T) -> (T, T) {

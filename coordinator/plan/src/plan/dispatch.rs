@@ -6,6 +6,7 @@ use aqueduct_core::work::NextHop;
 use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId};
 
 use super::Plan;
+use super::ahead::Ahead;
 use crate::request::Request;
 use crate::room::{Need, Room};
 use crate::sets::Sets;
@@ -19,65 +20,38 @@ impl Plan {
         self.dispatch_first();
     }
 
-    /// Assigns what is done again and what in flight waits for, whatever else is in flight.
-    fn dispatch_again(&mut self) {
-        // Per worker, the first chunk that is done again there in front of later ones.
-        let mut redone = BTreeMap::new();
-        while let Some((ticket, pos, idx)) = self.first_again() {
-            let worker = self.running[pos].worker(idx);
-            self.seconds_take_over(worker);
-            if !self.running_behind(ticket, worker).is_empty() {
-                redone.entry(worker).or_insert(ticket);
-            }
-            self.assign(pos, idx);
-        }
-        // Once for each worker, so that a loss costs commands in proportion to what is in
-        // flight and not to its square.
-        for (worker, ticket) in redone {
-            self.line_up_behind(ticket, worker);
-        }
-    }
-
-    /// The first in the total order of what may be assigned again.
-    fn first_again(&self) -> Option<(u64, usize, usize)> {
-        let ready = self.ready();
-        ready.filter_map(|(pos, idx)| Some((self.running[pos].ticket(idx)?, pos, idx))).min()
-    }
-
     /// Assigns chunks for the first time, in turn, as long as there may be more in flight.
     fn dispatch_first(&mut self) {
+        let mut ahead = self.ahead();
         while !self.is_full()
-            && let Some((_, pos, idx)) = self.first_in_turn()
+            && let Some((_, pos, idx)) = self.first_in_turn(&ahead)
         {
+            let request = &self.running[pos];
+            ahead.add(request.worker(idx), self.expected_us(request, idx));
             let request = &mut self.running[pos];
             request.turn = self.turns.take(request.turn, request.cost(idx));
             self.assign(pos, idx);
         }
         for pos in 0..self.running.len() {
-            let request = &self.running[pos];
-            if self.next_chunk(request).is_none() {
-                self.running[pos].turn = self.turns.idle(request.turn);
+            if self.next_chunk(&self.running[pos], &ahead).is_none() {
+                let request = &mut self.running[pos];
+                request.turn = self.turns.idle(request.turn);
             }
         }
     }
 
     /// Of what may be assigned for the first time, the chunk whose turn it is.
-    fn first_in_turn(&self) -> Option<(u64, usize, usize)> {
-        let first = |(pos, idx): &(usize, usize)| self.running[*pos].ticket(*idx).is_none();
-        self.ready().filter(first).map(|(pos, idx)| (self.running[pos].turn, pos, idx)).min()
-    }
-
-    /// The next chunk of each request that has one.
-    fn ready(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    fn first_in_turn(&self, ahead: &Ahead) -> Option<(u64, usize, usize)> {
         let requests = self.running.iter().enumerate();
-        requests.filter_map(|(pos, request)| Some((pos, self.next_chunk(request)?)))
+        let ready = |(pos, request)| Some((pos, self.next_chunk(request, ahead)?));
+        requests.filter_map(ready).map(|(pos, idx)| (self.running[pos].turn, pos, idx)).min()
     }
 
-    /// The chunk that `request` may have in flight next.
-    fn next_chunk(&self, request: &Request) -> Option<usize> {
-        let window = self.limits.batch_tokens / request.job.grid.chunk_tokens();
-        let next = request.next_chunk(window.max(1) as usize);
-        next.filter(|idx| !request.stranded.contains(idx))
+    /// The chunk that `request` may have in flight next, for the first time.
+    fn next_chunk(&self, request: &Request, ahead: &Ahead) -> Option<usize> {
+        let next = request.next_chunk(self.window(request))?;
+        let is_first = request.ticket(next).is_none() && !request.stranded.contains(&next);
+        (is_first && !ahead.is_enough(request.worker(next))).then_some(next)
     }
 
     /// Whether `job` would begin at once. While a place among the running is free, what waits
@@ -224,18 +198,18 @@ impl Plan {
         self.fits(job, &Room::new(all))
     }
 
-    /// Whether nothing more may be in flight for the first time. What is in flight is earlier in
-    /// the total order than all that waits to be: so it ends.
-    fn is_full(&self) -> bool {
-        let chunks: usize = self.running.iter().map(|request| request.in_flight).sum();
-        let tokens: u64 = self.running.iter().map(|request| request.in_flight_tokens).sum();
-        let workers = self.workers.values().filter(|worker| worker.up).count() as u64;
-        let most = workers.saturating_mul(self.limits.batch_tokens.into());
-        chunks >= self.limits.batch_chunks || tokens >= most
+    pub(super) fn assign(&mut self, pos: usize, idx: usize) {
+        self.start(pos, idx);
+        self.tell(pos, idx);
     }
 
-    fn assign(&mut self, pos: usize, idx: usize) {
+    /// The chunk is in flight, of which nobody has been told.
+    pub(super) fn start(&mut self, pos: usize, idx: usize) {
         self.next_ticket = self.running[pos].start(idx, self.next_ticket, self.now_ms);
+    }
+
+    /// Tells its worker so.
+    pub(super) fn tell(&mut self, pos: usize, idx: usize) {
         let left_elsewhere = self.running[pos].take_left_elsewhere(idx);
         self.drop_chunks(self.running[pos].id, left_elsewhere.map(|worker| (worker, idx)));
         let request = &self.running[pos];
@@ -259,38 +233,6 @@ impl Plan {
     pub(super) fn hop_to(&self, request: &Request, idx: usize) -> NextHop {
         let peer = self.workers[&request.worker(idx)].peer.clone();
         NextHop { peer, epoch: request.key(idx).epoch, base: request.base_of(idx) }
-    }
-
-    /// What `worker` has of the chunks after `ticket` in the total order, in that order: tickets,
-    /// requests by their place in `running`, and chunks.
-    fn running_behind(&self, ticket: u64, worker: WorkerId) -> Vec<(u64, usize, usize)> {
-        let of = |(pos, request): (usize, &Request)| {
-            let chunks = request.running_behind(ticket, worker);
-            chunks.into_iter().map(move |(later, idx)| (later, pos, idx)).collect::<Vec<_>>()
-        };
-        let mut behind: Vec<_> = self.running.iter().enumerate().flat_map(of).collect();
-        behind.sort_unstable();
-        behind
-    }
-
-    /// Has all of that stand behind the chunk with `ticket`: assigns it again or, where it would
-    /// have to be told to other chunks, lets it and them begin anew when their turn comes.
-    pub(super) fn line_up_behind(&mut self, ticket: u64, worker: WorkerId) {
-        for (_, pos, idx) in self.running_behind(ticket, worker) {
-            if self.running[pos].raced() == Some(idx) {
-                self.second_takes_over(pos);
-                continue;
-            }
-            let request = &mut self.running[pos];
-            if request.is_sharded() {
-                let (id, dropped) = (request.id, request.begin_again(idx, &[]));
-                self.drop_chunks(id, dropped);
-                continue;
-            }
-            request.move_to(idx, worker);
-            self.redirect_to(pos, idx);
-            self.assign(pos, idx);
-        }
     }
 
     /// Tells the workers that are there to drop what they have of chunks.

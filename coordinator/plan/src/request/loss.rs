@@ -120,10 +120,11 @@ impl Request {
             }
         }
         self.disruptions += u32::from(disrupted);
+        self.forget_tickets();
         moved.into_iter().collect()
     }
 
-    fn redo(&mut self, idx: usize) {
+    pub(super) fn redo(&mut self, idx: usize) {
         self.restored = self.restored.filter(|restored| *restored != idx);
         self.set(idx, State::Waiting);
         self.frontier = self.frontier.min(idx);

@@ -1,6 +1,6 @@
 //! What is asked, once it was found to be right.
 
-use aqueduct_core::{ChunkGrid, Refusal, TokenId};
+use aqueduct_core::{ChunkGrid, Exchange, Refusal, TokenId};
 
 use super::super::prefix::Prefix;
 use super::super::{ModelInfo, session};
@@ -34,6 +34,10 @@ impl Asked {
         config: &Config,
     ) -> Result<Self, Refusal> {
         submission.validate(&model.shape, config)?;
+        // What a session keeps is handed on.
+        if submission.session.is_some() && submission.exchange == Exchange::Auto {
+            submission.exchange = Exchange::Move;
+        }
         session::check(&submission, &model)?;
         let grid = submission.grid()?;
         submission.prompt.splice(0..0, submission.pending());
