@@ -1,20 +1,22 @@
 //! Whose chunk is next: requests in prefill share what may be in flight, chunk by chunk.
 //!
-//! This is start-time fair queueing. Every request carries a *turn*, the virtual time at which
-//! its next chunk is due; of all chunks that may be dispatched the one with the smallest turn
-//! is. That moves virtual time to where the turn was, and the turn on by the chunk's cost: its
-//! tokens, and for every step of priority twice, or half, as much. A request that begins is due
-//! one chunk from now, as if it had just had its turn. One that has nothing to dispatch, because
-//! enough of it is in flight, saves nothing up: its turn is never before now.
+//! This is fair queueing. Every request carries a *turn*, the virtual time at which its next chunk
+//! is due; of all chunks that may be dispatched that one is whose turn is over first, which is its
+//! cost later. So what is short does not wait for what is long and due at the same time. That
+//! moves virtual time to where the turn was, and the turn on by the chunk's cost: the work that it
+//! is to a worker, and for every step of priority twice, or half, as much. A request that begins is
+//! due one chunk from now, as if it had just had its turn. One that has nothing to dispatch, because
+//! enough of it is in flight, saves nothing up: its turn is never before now. One whose next chunk's
+//! worker has enough ahead of it keeps its place until it has had that turn.
 //!
 //! So nobody starves: from the moment a request could have its next chunk dispatched until it
 //! is, each other place among the running requests, whoever comes to stand in it, has chunks
 //! dispatched for at most the cost of one chunk of the waiting request and one more chunk. Why:
-//! when the request begins to wait, its turn is at most one of its chunks from now; nobody is
-//! served whose turn is later; nobody's turn is before now; and in one place turns follow each
-//! other by the cost of what was dispatched, also from one request to the next. A place can
-//! be served once more at the very end, which is the one chunk more. Chunks that are done again
-//! after a failure come on top: they are not charged, for others wait for them.
+//! when the request begins to wait, its turn is at most one of its chunks from now, and over at
+//! most one later; nobody is served whose turn is over later; nobody's turn is before now; and in
+//! one place turns follow each other by the cost of what was dispatched, also from one request to
+//! the next. Chunks that are done again while something in flight waits for them come on top: they
+//! are not charged.
 
 /// So many steps of priority, above or below 0, double or halve a share.
 const SHARE_STEPS: i32 = 3;
@@ -52,7 +54,7 @@ impl Turns {
     /// Takes a turn for a chunk of this cost; gives the next.
     pub(crate) fn take(&mut self, turn: u64, cost: u64) -> u64 {
         self.now = self.now.max(turn);
-        turn.saturating_add(cost)
+        turn.saturating_add(cost).max(self.now)
     }
 
     /// The turn of a request that has nothing to dispatch.

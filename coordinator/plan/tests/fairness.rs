@@ -407,10 +407,12 @@ fn a_short_prompt_waits_for_no_more_than_is_ahead_of_it() {
     let short = Prompt { tokens: 200, chunk_tokens: 1024, is_exact: false };
     let exact = Prompt { tokens: 260_000, chunk_tokens: 1024, is_exact: true };
     let bounded = Prompt { is_exact: false, ..exact };
-    let tiny = Prompt { tokens: 20_000, chunk_tokens: 1, is_exact: false };
+    let tiny = Prompt { tokens: 50_000, chunk_tokens: 1, is_exact: false };
     let tiny_exact = Prompt { is_exact: true, ..tiny };
     let mut latest = Vec::new();
-    for (long, count) in [(exact, 1), (exact, 4), (bounded, 1), (tiny, 1), (tiny_exact, 2)] {
+    for (long, count) in
+        [(exact, 1), (exact, 4), (bounded, 1), (bounded, 6), (tiny, 1), (tiny_exact, 2)]
+    {
         let mut clock = Clock::new(2);
         for _ in 0..count {
             clock.submit(long);

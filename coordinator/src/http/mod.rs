@@ -247,6 +247,7 @@ async fn ready(State(state): State<ApiState>) -> Response {
         _ if load.open => "ok",
         Leader::Nobody => "no coordinator leads at this moment",
         Leader::This { .. } if load.workers_up == 0 => "no worker is up",
+        Leader::This { .. } if load.workers_open == 0 => "every worker is drained",
         _ => "nothing new is taken",
     };
     health(load.open, text, &load)

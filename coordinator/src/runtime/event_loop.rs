@@ -239,7 +239,10 @@ impl EventLoop {
 
     fn worker_said(&mut self, worker: WorkerId, said: Said) {
         match said {
-            Said::Hello(_) => tracing::warn!(%worker, "a second hello is ignored"),
+            Said::Hello(_) => {
+                let name = self.name_of(worker);
+                tracing::warn!(%worker, name, "a second hello is ignored");
+            }
             Said::Draining => self.leaves(worker),
             Said::Answered(answer) => self.answered(worker, *answer),
             Said::Progress { key, layers_done } => {

@@ -27,6 +27,17 @@ impl ModelInfo {
         }
     }
 
+    /// In what the model of another fingerprint differs, for a person.
+    fn unlike(&self, info: &WorkerInfo) -> String {
+        match () {
+            () if self.kv != info.kv => {
+                format!("its keys are {} (--kv), the cluster's {}", info.kv, self.kv)
+            }
+            () if self.shape != info.shape => "its model has another shape".to_owned(),
+            () => "its weights are others, or held as another type (--weights)".to_owned(),
+        }
+    }
+
     pub(crate) fn of(info: &WorkerInfo) -> Self {
         let WorkerInfo { fingerprint, shape, kv, .. } = info.clone();
         Self { fingerprint, shape, kv }
@@ -160,8 +171,10 @@ impl Cluster {
         }
         match &self.model {
             Some(model) if model.fingerprint != info.fingerprint => Err(format!(
-                "fingerprint = {}: must be {}, the cluster's",
-                info.fingerprint, model.fingerprint
+                "fingerprint = {}: must be {}, the cluster's; {}",
+                info.fingerprint,
+                model.fingerprint,
+                model.unlike(info)
             )),
             _ => self.twin_to_leave(worker, info),
         }
@@ -273,6 +286,33 @@ mod tests {
         check(2, WorkerState::Up, 2, 2);
         check(0, WorkerState::Up, 2, 2);
         check(1, WorkerState::Up, 0, 0);
+    }
+
+    #[test]
+    fn who_is_refused_hears_in_what_it_differs() {
+        let info = |shape, kv| WorkerInfo {
+            peer: Peer("local://w".into()),
+            fingerprint: "other".into(),
+            shape,
+            kv,
+            threads: 1,
+            device: String::new(),
+            pool_tokens: u64::MAX,
+            keeps_snapshots: false,
+            convention: CONVENTION,
+        };
+        let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
+        let cluster = Cluster { model: Some(model), workers: Vec::new() };
+        let check = |info: WorkerInfo, want: &str| {
+            let refused = cluster.accepts(WorkerId(0), &info).unwrap_err();
+            let start = "fingerprint = other: must be same, the cluster's; ";
+            assert_eq!(refused.strip_prefix(start), Some(want));
+        };
+        check(info(SHAPE, KvDtype::Bf16), "its keys are bf16 (--kv), the cluster's f32");
+        let deeper = ModelShape { layers: SHAPE.layers + 1, ..SHAPE };
+        check(info(deeper, KvDtype::F32), "its model has another shape");
+        let held = "its weights are others, or held as another type (--weights)";
+        check(info(SHAPE, KvDtype::F32), held);
     }
 
     #[test]

@@ -33,25 +33,29 @@ impl Plan {
             self.assign(pos, idx);
         }
         for pos in 0..self.running.len() {
-            if self.next_chunk(&self.running[pos], &ahead).is_none() {
+            if self.next_first(&self.running[pos]).is_none() {
                 let request = &mut self.running[pos];
                 request.turn = self.turns.idle(request.turn);
             }
         }
     }
 
-    /// Of what may be assigned for the first time, the chunk whose turn it is.
+    /// Of what may be assigned for the first time, to workers that have not enough ahead, the chunk
+    /// whose turn is over first.
     fn first_in_turn(&self, ahead: &Ahead) -> Option<(u64, usize, usize)> {
-        let requests = self.running.iter().enumerate();
-        let ready = |(pos, request)| Some((pos, self.next_chunk(request, ahead)?));
-        requests.filter_map(ready).map(|(pos, idx)| (self.running[pos].turn, pos, idx)).min()
+        let ready = |(pos, request): (usize, &Request)| {
+            let idx = self.next_first(request)?;
+            let over = request.turn.saturating_add(request.cost(idx));
+            (!ahead.is_enough(request.worker(idx))).then_some((over, pos, idx))
+        };
+        self.running.iter().enumerate().filter_map(ready).min()
     }
 
     /// The chunk that `request` may have in flight next, for the first time.
-    fn next_chunk(&self, request: &Request, ahead: &Ahead) -> Option<usize> {
+    fn next_first(&self, request: &Request) -> Option<usize> {
         let next = request.next_chunk(self.window(request))?;
         let is_first = request.ticket(next).is_none() && !request.stranded.contains(&next);
-        (is_first && !ahead.is_enough(request.worker(next))).then_some(next)
+        is_first.then_some(next)
     }
 
     /// Whether `job` would begin at once. While a place among the running is free, what waits

@@ -121,7 +121,11 @@ impl EventLoop {
     }
 
     fn drain(&mut self, worker: WorkerId, draining: bool) {
-        tracing::info!(%worker, draining, "worker is to be left, or not any more");
+        let name = self.name_of(worker);
+        match draining {
+            true => tracing::info!(%worker, name, "worker is drained: it is given nothing new"),
+            false => tracing::info!(%worker, name, "worker takes work again"),
+        }
         self.outputs.shown.cluster.send_modify(|cluster| {
             if let Some(status) = cluster.workers.get_mut(worker.0 as usize) {
                 status.draining = draining;

@@ -125,6 +125,9 @@ impl EventLoop {
         self.keepers.remove(&worker);
         self.desk.asks.forget(worker);
         self.stats.pools.remove(&worker);
+        if was_up {
+            self.live.values_mut().for_each(|live| live.lost(worker, reason));
+        }
         if was_up && self.orders.is_empty() {
             self.unserved_since = Some(Instant::now());
         }

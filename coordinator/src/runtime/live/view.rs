@@ -61,6 +61,13 @@ impl Live {
         self.trail.note("chunk failed", Some(worker), about);
     }
 
+    /// `worker` was lost, with whatever of this request it had.
+    pub(in crate::runtime) fn lost(&mut self, worker: WorkerId, reason: &str) {
+        if self.prefill.workers.contains_key(&worker) || self.home == Some(worker) {
+            self.trail.note("worker lost", Some(worker), reason);
+        }
+    }
+
     /// What happened to it.
     pub(in crate::runtime) fn trail(&mut self) -> &mut Trail {
         &mut self.trail

@@ -16,13 +16,23 @@ pub(crate) async fn run(args: StatusArgs) -> anyhow::Result<()> {
     shown::show(&args.output, async || Ok(client.show_cluster().await?)).await
 }
 
+/// How many workers are up, and of these how many are given nothing new.
+pub(crate) fn workers(view: &ClusterView) -> String {
+    let (up, all) = (view.workers_up, view.nodes.len());
+    let is_left = |node: &&NodeEntry| ["draining", "drained"].contains(&node.state.as_str());
+    match view.nodes.iter().filter(is_left).count() {
+        0 => format!("{up} of {all} workers up"),
+        drained => format!("{up} of {all} workers up, {drained} drained"),
+    }
+}
+
 impl Shown for ClusterView {
     fn table(&self, wide: bool) -> String {
         let shape = self.shape.unwrap_or_default();
         let state = if self.open { "open" } else { "closing" };
         let mut shown = vec![
             ("Model", self.model.clone()),
-            ("State", format!("{state}, {} of {} workers up", self.workers_up, self.nodes.len())),
+            ("State", format!("{state}, {}", workers(self))),
             ("Running", format!("{} of {}", self.running, self.running_max)),
             (
                 "Queued",

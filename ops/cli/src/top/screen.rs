@@ -8,6 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::Top;
 use super::look::Look;
+use crate::commands::status::workers;
 use crate::report::{bytes, grouped};
 use crate::shown::{Columns, age, clean};
 
@@ -20,10 +21,10 @@ const KEYS: &str = "q quit   up, down choose a request   left, right order by   
 /// Draws all of it on a terminal.
 pub(crate) fn draw_on(frame: &mut Frame<'_>, top: &Top) {
     let area = frame.area();
-    draw(frame.buffer_mut(), area, top);
+    draw(frame.buffer_mut(), area, top, &[Line::dim(KEYS)]);
 }
 
-fn draw(buffer: &mut Buffer, area: Rect, top: &Top) {
+fn draw(buffer: &mut Buffer, area: Rect, top: &Top, keys: &[Line]) {
     let head = head(top);
     let Some(look) = &top.look else {
         write(buffer, area, &head);
@@ -37,21 +38,27 @@ fn draw(buffer: &mut Buffer, area: Rect, top: &Top) {
         rows(&nodes),
         rows(&wave),
         Constraint::Fill(1),
-        Constraint::Length(1),
+        Constraint::Length(keys.len() as u16),
     ])
     .areas(area);
     write(buffer, at_head, &head);
     write(buffer, at_nodes, &nodes);
     write(buffer, at_wave, &wave);
     write(buffer, at_requests, &scrolled(requests, top, at_requests.height));
-    write(buffer, at_keys, &[Line::dim(KEYS)]);
+    write(buffer, at_keys, keys);
 }
 
-/// A frame as text, for who has no terminal.
+/// A frame as text, for who has no terminal, and so no keys.
 pub(crate) fn text(top: &Top, width: u16, height: u16) -> String {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
-    draw(&mut buffer, area, top);
+    draw(&mut buffer, area, top, &[]);
+    text_of(&buffer)
+}
+
+/// Without what is empty to the right, and below.
+fn text_of(buffer: &Buffer) -> String {
+    let Rect { width, height, .. } = buffer.area;
     let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     let rows: Vec<_> = (0..height).map(|y| row(y).trim_end().to_owned()).collect();
     rows.join("\n").trim_end().to_owned() + "\n"
@@ -101,10 +108,9 @@ fn head(top: &Top) -> Vec<Line> {
     let chunks = rate(top.rate(|look| look.cluster.chunks_done));
     let (first, gap) = latencies(top.look.as_ref());
     let title = format!(
-        "{}: {state}, {} of {} workers up   Uptime: {}",
+        "{}: {state}, {}   Uptime: {}",
         clean(&cluster.model),
-        cluster.workers_up,
-        cluster.nodes.len(),
+        workers(cluster),
         age(cluster.uptime_seconds)
     );
     let load = format!(
@@ -267,6 +273,7 @@ mod tests {
     #[test]
     fn a_cluster_at_work() {
         insta::assert_snapshot!(text(&top(), 100, 30));
+        assert_eq!(text(&top(), 100, 30), text(&top(), 100, 60), "nothing but what there is");
     }
 
     #[test]
@@ -288,6 +295,9 @@ mod tests {
             assert!(drawn.lines().count() <= height.into(), "{width}x{height}: {drawn}");
         }
         let small = text(&top, 80, 20);
+        assert!(small.contains("\nr2 ") && !small.contains(KEYS), "{small}");
+        let mut terminal = Terminal::new(TestBackend::new(80, 20)).unwrap();
+        let small = text_of(terminal.draw(|frame| draw_on(frame, &top)).unwrap().buffer);
         assert!(small.contains("\nr2 ") && small.ends_with("reverse\n"), "{small}");
     }
 
