@@ -20,12 +20,15 @@ use aqueduct_proto::convert::frame::{SetHeader, Spared, split};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::peer_message::Kind as Letter;
+use aqueduct_torch::write as torch;
 use prost::Message;
 
 const KEY: ChunkKey = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(2) };
 
 fn main() -> std::io::Result<()> {
     write("gguf", "small", &gguf())?;
+    write("torch", "file", &torch_file())?;
+    write("torch", "pickle", &torch_pickle())?;
     write("frames", "one_part", &frames(&set(3, KvDtype::F32)))?;
     write("frames", "empty_memory", &frames(&set(0, KvDtype::Bf16)))?;
     write("frames", "state", &frames(&SetHeader { state: 3, ..set(0, KvDtype::Bf16) }))?;
@@ -81,7 +84,7 @@ fn letters() -> Vec<u8> {
 fn records() -> Vec<u8> {
     let accepted = Accepted {
         steering: Steering::by_bias([(5, 1.0)]),
-        grammar: Some(Grammar::json_object()),
+        form: Form { thinking: None, grammar: Some(Grammar::json_object()) },
         choices: 2,
         max_tokens: 8,
         eos: vec![2],
@@ -203,6 +206,28 @@ fn gguf() -> Vec<u8> {
         .tensor("a.weight", &[2, 3], 0, &[1; 24])
         .tensor("b.weight", &[32], 8, &[2; 34])
         .finish()
+}
+
+fn torch_file() -> Vec<u8> {
+    torch::Writer::new()
+        .tensor("a.weight", "FloatStorage", &[2, 3], &[1; 24])
+        .view("b.weight", ("FloatStorage", 0, 6), 3, &[3], &[1])
+        .tensor("mask", "BoolStorage", &[1, 2], &[1, 0])
+        .finish()
+}
+
+/// Of a dictionary as `torch.save` writes it, with what it remembers and with versions of modules.
+fn torch_pickle() -> Vec<u8> {
+    let parts: [&[u8]; 7] = [
+        b"\x80\x02ccollections\nOrderedDict\nq\x00)Rq\x01(X\x01\x00\x00\x00aq\x02",
+        b"ctorch._utils\n_rebuild_tensor_v2\nq\x03((X\x07\x00\x00\x00storageq\x04",
+        b"ctorch\nHalfStorage\nq\x05X\x01\x00\x00\x000q\x06X\x03\x00\x00\x00cpuq\x07K\x20tq\x08Q",
+        b"K\x00K\x04K\x08\x86q\x09K\x08K\x01\x86q\x0a\x89h\x00)Rq\x0btq\x0cRq\x0d",
+        b"X\x01\x00\x00\x00bq\x0eh\x0du}q\x0fX\x09\x00\x00\x00_metadataq\x10",
+        b"h\x00)Rq\x11X\x00\x00\x00\x00q\x12}q\x13X\x07\x00\x00\x00versionq\x14K\x01s",
+        b"ssb.",
+    ];
+    parts.concat()
 }
 
 fn set(keys: u32, kv: KvDtype) -> SetHeader {

@@ -6,7 +6,7 @@ use std::{fs, io};
 /// What lies at a model's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// A folder with a `.safetensors` file, or without a GGUF file.
+    /// A folder with a `.safetensors` file or a `pytorch_model.bin`, or without a GGUF file.
     Folder,
     /// A GGUF file, or all parts of one in their order: those that `llama-gguf-split` names
     /// `NAME-00001-of-00003.gguf`. Any of them means all, and so does a folder of them.
@@ -49,7 +49,7 @@ impl ModelFiles {
             let file = entry.map_err(read)?.path();
             let is = |kind: &str| file.extension().is_some_and(|extension| extension == kind);
             // A config.json alone may lie beside .gguf files.
-            if is("safetensors") {
+            if is("safetensors") || is_torch(&file) {
                 return Ok(Self::Folder);
             }
             if is("gguf") {
@@ -65,6 +65,14 @@ impl ModelFiles {
         let what = format!("{} .gguf files: name one of them", found.len());
         Err(FilesError::Unclear { path: path.to_owned(), what })
     }
+}
+
+/// Whether it is one of the files in which PyTorch saves a model, of which an index or a number
+/// may say that there are several.
+fn is_torch(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_part = |rest: &str| rest.starts_with('-') && rest.ends_with(".bin");
+    name == "pytorch_model.bin" || name.strip_prefix("pytorch_model").is_some_and(is_part)
 }
 
 /// What the model at `path` is called: its folder, or its file without `.gguf` and without what
@@ -152,6 +160,9 @@ mod tests {
         check(&["b.gguf", parts[0], parts[1]], parts[0], Ok(&parts));
         check(&["a.gguf", "config.json"], "", Ok(&["a.gguf"]));
         check(&["a.gguf", "config.json", "model.safetensors"], "", Ok(&[]));
+        check(&["a.gguf", "pytorch_model.bin"], "", Ok(&[]));
+        check(&["a.gguf", "pytorch_model-00001-of-00002.bin"], "", Ok(&[]));
+        check(&["a.gguf", "imatrix.bin", "pytorch_model.bin.index.json"], "", Ok(&["a.gguf"]));
         check(&[], "", Ok(&[]));
         // Names that only look like those of parts.
         for alone in ["m-00003-of-00002.gguf", "m-1-of-2.gguf", "m-00000-of-00000.gguf"] {

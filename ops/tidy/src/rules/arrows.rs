@@ -16,6 +16,7 @@ const ENGINE: &str = "aqueduct-engine";
 const MEMBERS: &str = "aqueduct-members";
 const TELEMETRY: &str = "aqueduct-telemetry";
 const TLS: &str = "aqueduct-tls";
+const TORCH: &str = "aqueduct-torch";
 const CLIENT: &str = "aqueduct-client";
 const COORDINATOR: &str = "aqueduct-coordinator";
 const WORKER: &str = "aqueduct-worker";
@@ -24,12 +25,13 @@ const WORKER: &str = "aqueduct-worker";
 const ARROWS: &[(&str, &[&str])] = &[
     (CORE, &[]),
     (GGUF, &[]),
+    (TORCH, &[]),
     (GRAMMAR, &[CORE]),
     (KERNELS, &[]),
     (PROTO, &[CORE]),
     (PLAN, &[CORE]),
     (JOURNAL, &[CORE, PROTO]),
-    (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS]),
+    (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS, TORCH]),
     (TELEMETRY, &[CORE]),
     (TLS, &[CORE]),
     (CLIENT, &[CORE, PROTO, TELEMETRY, TLS]),
@@ -59,13 +61,15 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Arrows that tests alone may follow: importer, imported, why.
-const DEV_ARROWS: &[(&str, &str, &str)] =
-    &[(KERNELS, KERNELS, "turns on its own emulator of AMX, which nothing else may contain")];
+const DEV_ARROWS: &[(&str, &str, &str)] = &[
+    (KERNELS, KERNELS, "turns on its own emulator of AMX, which nothing else may contain"),
+    (COORDINATOR, TORCH, "tries the seeds of all that is fuzzed"),
+];
 
 /// Crates of others that must stay out: importer, imported, why.
 const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     (
-        &[CORE, GGUF, GRAMMAR, KERNELS, PLAN, ENGINE],
+        &[CORE, GGUF, TORCH, GRAMMAR, KERNELS, PLAN, ENGINE],
         &["tokio", "tokio-stream", "tonic", "prost", "axum", "hyper", "etcd-client"],
         "this crate is synchronous and knows no network, so that it can be tested and simulated",
     ),
@@ -73,6 +77,7 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         &[
             CORE,
             GGUF,
+            TORCH,
             GRAMMAR,
             KERNELS,
             PLAN,
@@ -166,6 +171,8 @@ mod tests {
         check_one(KERNELS, "dependencies", KERNELS, false);
         check_one(KERNELS, "dev-dependencies", KERNELS, true);
         check_one(GGUF, "dependencies", CORE, false);
+        check_one(COORDINATOR, "dependencies", TORCH, false);
+        check_one(COORDINATOR, "dev-dependencies", TORCH, true);
         check_one(ENGINE, "dependencies", PROTO, false);
         check_one(ENGINE, "dev-dependencies", PROTO, false);
         check_one("aqueduct", "dependencies", "aqueduct-sim", false);

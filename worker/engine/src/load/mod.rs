@@ -57,7 +57,7 @@ pub struct LoadProgress {
 }
 
 impl Model {
-    /// Loads the model at `path`: a Hugging Face folder (`config.json` and safetensors), a
+    /// Loads the model at `path`: a Hugging Face folder (`config.json` and weights), a
     /// GGUF file, a part of one that is split, or a folder that holds exactly one. `report` is
     /// called after every tensor.
     ///

@@ -168,6 +168,18 @@ proptest! {
     }
 
     #[test]
+    fn damaged_files_of_pytorch(
+        of in proptest::sample::select(vec!["gpt2", "llama"]), flips in flips(5000),
+    ) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch").join(of);
+        let file = std::fs::read(dir.join("pytorch_model.bin")).unwrap();
+        let folder = Folder::empty()
+            .with("config.json", std::fs::read(dir.join("config.json")).unwrap())
+            .with("pytorch_model.bin", damaged(&file, &flips, usize::MAX));
+        let _ = load(folder.path());
+    }
+
+    #[test]
     fn damaged_gguf_files(flips in flips(1800)) {
         let file = damaged(&gguf(&tensors()), &flips, usize::MAX);
         let _ = load(Folder::empty().with("m.gguf", file).path());

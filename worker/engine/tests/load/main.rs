@@ -3,3 +3,4 @@
 mod files;
 mod hostile;
 mod support;
+mod torch;

@@ -1,4 +1,4 @@
-//! A Hugging Face folder: config.json and one or several safetensors files.
+//! A Hugging Face folder: config.json, and one or several files of safetensors or of PyTorch.
 
 mod apertus;
 mod config;
@@ -11,6 +11,8 @@ mod olmo_hybrid;
 mod packed;
 mod rope;
 mod safetensors;
+mod shards;
+mod torch;
 
 use std::path::Path;
 
@@ -37,11 +39,11 @@ pub(crate) fn load(
 ) -> Result<Model, LoadError> {
     let config = folder.join(CONFIG);
     if !config.is_file() {
-        let what = "not a model: looked for config.json with safetensors, and for a .gguf file";
+        let what = "not a model: looked for config.json with weights, and for a .gguf file";
         return Err(LoadError::malformed(folder, what));
     }
     let (mut decoder, quantized) = config::read(&config)?;
-    let shards = safetensors::Shards::open(folder)?;
+    let shards = shards::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
     lift_base(&mut checkpoint);
