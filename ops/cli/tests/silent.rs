@@ -1,5 +1,6 @@
 //! Connections that say nothing, or half of something: they do not stay, and no end of a process
-//! waits for them. Those that live stay, also where nothing is asked on them.
+//! waits for them. Those that live stay, also where nothing is asked on them. Nor does an end take
+//! longer than it may for those that hear nothing.
 
 mod binary;
 
@@ -64,6 +65,21 @@ fn idle(address: &str) -> JoinHandle<()> {
             }
         }
     })
+}
+
+/// A connection that has said so much, and read nothing of what it was answered, that no more is
+/// taken of it.
+fn deaf(address: &str, opening: &[u8], said: &[u8]) -> TcpStream {
+    let mut stream = open(address, opening);
+    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let said = said.repeat(1000);
+    let error = loop {
+        if let Err(error) = stream.write_all(&said) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+    stream
 }
 
 /// Starts a process, whose log goes to `log`.
@@ -151,4 +167,22 @@ fn an_end_waits_for_nobody_who_has_asked_for_nothing() {
     let _alive = [coordinator.address("grpc"), worker.address("url")].map(idle);
     ends_at_once(coordinator, &log);
     ends_at_once(worker, &worker_log);
+}
+
+/// What their connections are closed by at other times takes minutes: `aqueduct-tls` tries that.
+#[test]
+fn an_end_waits_for_nobody_who_hears_nothing() {
+    let args = ["--workers", "1", "--monitor", "127.0.0.1:0", "--grace-s", "2"];
+    let server = Running::serve(&args);
+    server.wait_until_ready();
+    let ping = [&[0, 0, 8, PING, 0, 0, 0, 0, 0], &[7; 8][..]].concat();
+    let asked = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let _deaf = [
+        deaf(server.address("http"), b"", asked),
+        deaf(server.address("monitor"), b"", asked),
+        deaf(server.address("grpc"), &[PREFACE, SETTINGS].concat(), &ping),
+    ];
+    let began = Instant::now();
+    assert_eq!(server.terminate(), Some(0));
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
 }

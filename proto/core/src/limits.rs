@@ -290,6 +290,9 @@ pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 pub const GRPC_CONNECTIONS_MAX: usize = 8192;
 /// How long an HTTP connection may be silent while it sends a request.
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
+/// How long what is written to a connection, of whatever port, may wait before its other end has
+/// taken any of it.
+pub const WRITE_STALL_MS: u64 = 60_000;
 /// Bytes of calls' bodies that are read or prepared at once, beside the first few of each.
 pub const BODIES_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
 

@@ -1,5 +1,5 @@
 //! A connection that was let in, and how long it may be silent: while it begins, and when its
-//! server ends.
+//! server ends. How long it may be deaf its [`Socket`] knows.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -15,6 +15,10 @@ use tonic::transport::server::Connected;
 
 use crate::door::{Closing, Visit};
 use crate::role::Caller;
+use crate::socket::Socket;
+
+#[cfg(test)]
+mod tests;
 
 /// How HTTP/2 begins (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -36,8 +40,8 @@ pub struct Conn {
 
 #[derive(Debug)]
 enum Io {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 /// Until when a connection is kept.
@@ -103,7 +107,7 @@ impl Stay {
 }
 
 impl Conn {
-    pub(crate) fn secured(stream: TlsStream<TcpStream>, caller: Caller) -> Self {
+    pub(crate) fn secured(stream: TlsStream<Socket>, caller: Caller) -> Self {
         Self { io: Io::Tls(Box::new(stream)), caller, stay: Stay::default() }
     }
 
@@ -139,7 +143,7 @@ impl Conn {
 impl From<TcpStream> for Conn {
     fn from(stream: TcpStream) -> Self {
         let caller = Caller::unasked(stream.peer_addr().ok());
-        Self { io: Io::Plain(stream), caller, stay: Stay::default() }
+        Self { io: Io::Plain(stream.into()), caller, stay: Stay::default() }
     }
 }
 

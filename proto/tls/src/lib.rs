@@ -25,6 +25,7 @@ mod refusals;
 mod rewrite;
 mod role;
 mod server;
+mod socket;
 mod under_way;
 
 pub use client::{ClientTls, Expected, connect, is_refusal, scheme_of};

@@ -20,6 +20,7 @@ use crate::files::{Identity, TlsError, authorities, provider, unusable};
 use crate::fresh::Fresh;
 use crate::refusals::{Reason, Refusals};
 use crate::role::{Caller, Role};
+use crate::socket::Socket;
 use crate::under_way::UnderWay;
 
 const HANDSHAKE_DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
@@ -86,7 +87,8 @@ impl ServerTls {
             self.refusals.count(self.plane, reason, &format_args!("{address}: {detail}"));
             Err(reason)
         };
-        let stream = match timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
+        let stream = match timeout(HANDSHAKE_DEADLINE, acceptor.accept(Socket::from(stream))).await
+        {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return refuse(Reason::of(&error), &error),
             Err(_) => return refuse(Reason::BrokenOff, &"no handshake in time"),
