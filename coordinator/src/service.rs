@@ -143,6 +143,7 @@ fn answer(
         let (under_way, (stop, stopped)) = (UnderWay::default(), oneshot::channel());
         let serving = tonic::transport::Server::builder()
             .accept_http1(true) // to tell who does where to go
+            .max_concurrent_streams(limits::GRPC_CALLS_MAX)
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
             .serve_with_incoming_shutdown(

@@ -288,6 +288,8 @@ pub const HANDSHAKES_MAX: usize = 256;
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// Connections to one port of gRPC at once, be it for callers, of a worker or within a group.
 pub const GRPC_CONNECTIONS_MAX: usize = 8192;
+/// Calls under way at once that a caller may have on one connection; further ones wait with it.
+pub const GRPC_CALLS_MAX: u32 = 4096;
 /// How long an HTTP connection may be silent while it sends a request.
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
 /// How long what is written to a connection, of whatever port, may wait before its other end has

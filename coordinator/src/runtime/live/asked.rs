@@ -70,7 +70,27 @@ fn words(prompt: &[TokenId], vocab: u32) -> Vec<TokenId> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::{KvDtype, MemoryPolicy, SessionUse};
+
     use super::*;
+    use crate::submit::tests::{SHAPE, good};
+
+    /// Also where so little is remembered that queries would be fewer bytes.
+    #[test]
+    fn what_a_session_keeps_is_handed_on() {
+        let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
+        let asked = |exchange, session| {
+            let (policy, chunk_tokens) = (MemoryPolicy::window(1, 1), 1);
+            let asked = Submission { policy, chunk_tokens, exchange, session, ..good() };
+            Asked::of(asked, model.clone(), &Config::default())
+        };
+        let auto = asked(Exchange::Auto, None).unwrap();
+        assert_eq!(auto.submission.exchange, Exchange::Auto);
+        let session = Some(SessionUse::New);
+        let kept = asked(Exchange::Auto, session.clone()).unwrap();
+        assert_eq!(kept.submission.exchange, Exchange::Move);
+        assert!(asked(Exchange::Stay, session).is_err());
+    }
 
     #[test]
     fn words_are_told_once_and_in_order() {
