@@ -89,12 +89,12 @@ impl Contexts {
     ///
     /// # Errors
     /// A name that no context has.
-    pub(crate) fn find(mut self, name: Option<&str>) -> Result<Option<Context>, Refusal> {
+    pub(crate) fn find(mut self, name: Option<&str>) -> Result<Option<Context>, Unknown> {
         let Some(name) = name.map(str::to_owned).or_else(|| self.current.take()) else {
             return Ok(None);
         };
         let found = self.contexts.remove(&name);
-        found.map(Some).ok_or_else(|| unknown(&name))
+        found.map(Some).ok_or(Unknown(name))
     }
 }
 
@@ -102,10 +102,10 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Refusal {
     Refusal::new("config", path.display(), format!("writable: {error}"))
 }
 
-/// A name that no context has.
-pub(crate) fn unknown(name: &str) -> Refusal {
-    Refusal::new("context", name, "one of those that `aqueduct context list` shows")
-}
+/// A name that no context has. It could be one, so the input is not wrong.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("context = {0}: must be one of those that `aqueduct context list` shows")]
+pub(crate) struct Unknown(pub(crate) String);
 
 impl Context {
     /// How the server is known, where it speaks TLS.

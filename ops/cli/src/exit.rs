@@ -7,6 +7,7 @@ use aqueduct_coordinator::runtime;
 use aqueduct_coordinator::submit::RequestError;
 use aqueduct_coordinator::text::TextError;
 use aqueduct_core::Refusal;
+use aqueduct_core::error::joined;
 use aqueduct_core::work::FailureKind;
 use aqueduct_engine::LoadError;
 use aqueduct_journal::{OpenError, StoreError};
@@ -106,18 +107,7 @@ pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
 
 /// The causes in one line, each said once.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain() {
-        let text = cause.to_string().replace('\n', " ");
-        if line.ends_with(&text) {
-            continue; // a transparent error repeats its source
-        }
-        if !line.is_empty() {
-            line.push_str(": ");
-        }
-        line.push_str(&text);
-    }
-    line
+    joined(error.chain().map(|cause| cause.to_string().replace('\n', " ")))
 }
 
 #[cfg(test)]
@@ -127,6 +117,7 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+    use crate::contexts;
 
     #[test]
     fn codes_say_whose_turn_it_is() {
@@ -135,6 +126,7 @@ mod tests {
             assert_eq!(code_of(&error.context("while reading a book")), want);
         };
         check(anyhow::anyhow!("no space"), FAILURE);
+        check(contexts::Unknown("blue".into()).into(), FAILURE);
         check(Refusal::new("chunk_tokens", 0, "at least 1").into(), USAGE);
         let refusal = || Refusal::new("running_requests", 0, "between 1 and 32");
         check(runtime::StartError::from(refusal()).into(), USAGE);

@@ -17,6 +17,7 @@ mod machine;
 mod members;
 mod membership;
 mod monitor;
+mod open_files;
 mod picture;
 mod plot;
 mod progress;
@@ -42,11 +43,12 @@ static HEAP: Heap<MiMalloc> = Heap(MiMalloc);
 
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
-    match run(Cli::read()) {
+    let (cli, names) = Cli::read();
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", exit::one_line(&error));
+            eprintln!("error: {}", names.told(exit::one_line(&error)));
             ExitCode::from(exit::code_of(&error))
         }
     }
@@ -58,6 +60,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         let _within = runtime.enter(); // where the exporter's connection lives
         logging::start(&cli)?
     };
+    if cli.stays_up() {
+        open_files::raise();
+    }
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => commands::demo::run(args).await,

@@ -72,15 +72,20 @@ fn wrong_options() {
     };
     let serve = ["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
     let serve = |more: &[&str], said| check(&[&serve[..], more].concat(), said);
-    serve(&["--max-running", "0"], "running_requests = 0");
-    serve(&["--max-batch", "0"], "decode_batch_max = 0");
-    serve(&["--deadline-seconds", "0"], "request_deadline = 0 s");
-    serve(&["--data-dir", file], &format!("data_dir = {file}: must be a folder"));
+    serve(&["--max-running", "0"], "--max-running = 0: must be");
+    serve(&["--max-batch", "65"], "--max-batch = 65: must be between 1 and 64");
+    serve(&["--chunk", "0"], "--chunk = 0");
+    serve(&["--pool-tokens", "0"], "--pool-tokens = 0");
+    serve(&["--threads", "1025"], "--threads = 1025");
+    serve(&["--monitor", "x"], "--monitor = x");
+    serve(&["--resume-grace-s", "0"], "--resume-grace-s");
+    serve(&["--deadline-seconds", "0"], "--deadline-seconds = 0 s");
+    serve(&["--data-dir", file], &format!("--data-dir = {file}: must be a folder"));
     let worker =
         |more: &[&str], said| check(&[&["worker", "--listen", "127.0.0.1:0"], more].concat(), said);
-    worker(&["--max-batch", "0"], "decode_batch_max = 0");
-    worker(&["--pool-bytes", "1"], "pool_bytes = 1");
-    worker(&["--advertise", "http://::1:7001"], "advertise = http://::1:7001");
+    worker(&["--max-batch", "0"], "--max-batch = 0");
+    worker(&["--pool-bytes", "1"], "--pool-bytes");
+    worker(&["--advertise", "http://::1:7001"], "--advertise = http://::1:7001");
     check(&["generate", "--json-schema", "nowhere.json", "x"], "json_schema = nowhere.json");
 }
 
@@ -221,8 +226,25 @@ fn a_server_is_not_open_because_a_variable_is_empty() {
         command.args(["coordinator", "--model", "/nowhere"]).env(name, "");
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{name}");
-        assert!(stderr(&output).contains(flag), "{name}: {}", stderr(&output));
+        let said = format!("a value is required for '{name} ({flag} ");
+        assert!(stderr(&output).contains(&said), "{name}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn a_variable_that_is_wrong_is_named() {
+    let check = |name: &str, value: &str, args: &[&str], said: &str| {
+        let mut command = aqueduct();
+        command.args(["worker", "--listen", "127.0.0.1:0", "--model"]).arg(model()).args(args);
+        let output = command.env(name, value).output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+        assert!(text.contains(said), "{name}: {text}");
+    };
+    check("AQUEDUCT_GRACE_S", "soon", &[], "'soon' for 'AQUEDUCT_GRACE_S (--grace-s <S>)'");
+    check("AQUEDUCT_GRACE_S", "5", &["--grace-s", "soon"], "'soon' for '--grace-s <S>'");
+    check("AQUEDUCT_ETCD", "there", &[], "error: AQUEDUCT_ETCD = there: must be");
+    check("AQUEDUCT_ETCD", "there", &["--etcd", "here"], "error: --etcd = here: must be");
 }
 
 #[test]

@@ -124,5 +124,5 @@ fn what_is_wrong_is_named() {
     std::fs::write(file.path(), "{}").unwrap();
     check(&["keys", "list"], "missing field `keys`");
     let model = model();
-    check(&["serve", "--model", model.to_str().unwrap()], "api_keys = ");
+    check(&["serve", "--model", model.to_str().unwrap()], "--api-keys = ");
 }

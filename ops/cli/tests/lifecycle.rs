@@ -3,8 +3,10 @@
 mod binary;
 
 use std::net::TcpListener;
+use std::process::Command;
 
-use binary::{Running, aqueduct, model, run, stderr};
+use binary::{Running, aqueduct, model, run, stderr, wait_for};
+use serde_json::Value;
 
 #[test]
 fn a_coordinator_without_workers_says_so_and_recovers() {
@@ -26,6 +28,13 @@ fn a_coordinator_without_workers_says_so_and_recovers() {
     let url = format!("http://{}", coordinator.address("grpc"));
     let output = run(["generate", "--server", &url, "Simplify"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let reason = wait_for("a reason", || {
+        let shown = run(["status", "--server", &url, "-o", "json"]);
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let reason = shown["nodes"][0]["reason"].as_str().unwrap().to_owned();
+        (!reason.is_empty()).then_some(reason)
+    });
+    assert_eq!(reason, "transport error: tcp connect error: Connection refused (os error 111)");
 
     let mut command = aqueduct();
     command.args(["worker", "--listen", &address, "--threads", "1", "--model"]).arg(model());
@@ -53,4 +62,16 @@ fn a_command_that_went_well_warns_of_nothing() {
     check(&["generate", "--model", model, "--workers", "2", "--max-tokens", "2", "Simplify"]);
     check(&eval);
     check(&[&eval[..], &["--link", "grpc"]].concat());
+}
+
+#[test]
+fn servers_may_have_as_many_files_open_as_the_hard_limit_lets_them() {
+    let script = "ulimit -Sn 300 && ulimit -Hn 4000 && exec \"$0\" worker \
+                  --listen 127.0.0.1:0 --threads 1 --model \"$1\"";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_aqueduct")]).arg(model());
+    let worker = Running::start(&mut shell);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", worker.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["4000", "4000", "files"]);
 }

@@ -64,9 +64,9 @@ fn wrong_addresses_are_named() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(field), "{}", stderr(&output));
     };
-    check(&["--etcd", "127.0.0.1:2379"], "etcd = 127.0.0.1:2379");
-    check(&["--etcd", "http://127.0.0.1:2379", "--etcd-prefix", "x"], "etcd_prefix = x");
-    check(&["--etcd", "http://127.0.0.1:2379", "--etcd-ttl-s", "1"], "etcd_ttl_s = 1");
+    check(&["--etcd", "127.0.0.1:2379"], "--etcd = 127.0.0.1:2379");
+    check(&["--etcd", "http://127.0.0.1:2379", "--etcd-prefix", "x"], "--etcd-prefix = x");
+    check(&["--etcd", "http://127.0.0.1:2379", "--etcd-ttl-s", "1"], "--etcd-ttl-s = 1");
     check(&[], "--worker");
     check(&["--worker", "http://a:1", "--etcd", "http://127.0.0.1:2379"], "--worker");
 }

@@ -378,7 +378,7 @@ fn contexts_say_whom_to_ask_and_how() {
     go(&["context", "set", "theirs", "--server", &url, "--api-key-file", &files[1]]);
     assert!(go(&["status"]).contains("open, 1 of 1 workers up"));
     check_code(&ask(&["status", "--context", "theirs"]), 2, "--admin");
-    check_code(&ask(&["status", "--context", "ours"]), 2, "context = ours");
+    check_code(&ask(&["status", "--context", "ours"]), 1, "context = ours");
     check_code(&ask(&["status", "--server", &url]), 2, "denied");
     go(&["context", "use", "theirs"]);
     let answer = go(&["generate", "Simplify", "--max-tokens", "2", "--json"]);
@@ -390,7 +390,8 @@ fn contexts_say_whom_to_ask_and_how() {
     assert_eq!(rows[1..], [vec!["-", "mine", &url], vec!["*", "theirs", &url]]);
     check_code(&ask(&["request", "list"]), 2, "--admin");
     go(&["context", "delete", "theirs"]);
-    check_code(&ask(&["context", "use", "theirs"]), 2, "context = theirs");
+    check_code(&ask(&["context", "use", "theirs"]), 1, "context = theirs");
+    check_code(&ask(&["context", "delete", "theirs"]), 1, "context = theirs");
     check_code(&ask(&["context", "set", "x", "--server", "https://a:1"]), 2, "server");
 }
 

@@ -44,6 +44,27 @@ impl Refusal {
     }
 }
 
+/// An error and what caused it, in one line: the text of the outermost often says nothing.
+pub fn described(error: &(dyn std::error::Error + 'static)) -> String {
+    joined(std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string))
+}
+
+/// The texts of an error and its causes, outermost first, in one line. Many an error repeats what
+/// is beneath it; what has been said is not said again.
+pub fn joined(texts: impl IntoIterator<Item = String>) -> String {
+    let mut line = String::new();
+    for text in texts {
+        if line.contains(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +76,29 @@ mod tests {
         assert_eq!(Refusal::unless_within("chunk_tokens", 8, 1, 8), Ok(8));
         assert!(Refusal::unless_within("top_p", f32::NAN, 0.0, 1.0).is_err());
     }
+
+    #[test]
+    fn what_was_said_is_not_said_again() {
+        let check = |texts: &[&str], want: &str| {
+            assert_eq!(joined(texts.iter().map(|&text| text.to_owned())), want);
+        };
+        check(&[], "");
+        check(&["", "refused"], "refused");
+        let connect = "tcp connect error";
+        check(
+            &["transport error", connect, connect, "refused"],
+            "transport error: tcp connect error: refused",
+        );
+        let expired = ["invalid peer certificate: expired", "expired"];
+        check(&expired, expired[0]);
+        let refusal = Refusal::new("workers", 0, "at least 1");
+        let wrapped = std::io::Error::other(Wrapped(refusal.clone()));
+        assert_eq!(described(&wrapped), format!("no start: {refusal}"));
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no start")]
+    struct Wrapped(#[source] Refusal);
 
     #[test]
     fn shortens_a_long_value() {

@@ -25,7 +25,7 @@ use super::nccl::{Bond, Departure, Direct};
 use super::{Link, Outcome, Parcel, Receipt, Remote, codec, delta};
 use crate::doorbell::Doorbell;
 pub(super) use call::Call;
-pub(crate) use call::{connect, describe};
+pub(crate) use call::connect;
 
 /// A link that nothing was sent over for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! What there is of snapshots, in memory and on disk, and in which order it goes.
 
 mod jobs;
+mod pins;
 mod shrink;
 mod unread;
 
@@ -209,19 +210,6 @@ impl Store {
         Ok(())
     }
 
-    /// Never lets go of a snapshot for want of room; or does again.
-    pub(super) fn pin(&self, key: &SnapshotKey, pinned: bool) -> Result<(), Declined> {
-        let mut state = self.lock();
-        let wanted = state.entries.get(key).ok_or(Declined::Gone)?.memory_bytes();
-        let (wanted, most) = (wanted + state.pinned_bytes_but(key), self.bytes_max);
-        if pinned && wanted > most {
-            let why = format!("what is pinned would take {wanted} bytes of {most}: unpin others");
-            return Err(Declined::Refused(why));
-        }
-        state.entries.get_mut(key).ok_or(Declined::Gone)?.pinned = pinned;
-        Ok(())
-    }
-
     /// Has the device's thread tell what changed.
     pub(super) fn tell(&self) {
         self.doorbell.ring();
@@ -297,20 +285,7 @@ impl Store {
     }
 }
 
-impl Entry {
-    /// In memory, or when its file is read again, which is about as large.
-    fn memory_bytes(&self) -> u64 {
-        if self.memory.is_some() { self.bytes } else { self.file_bytes.unwrap_or(0) }
-    }
-}
-
 impl State {
-    /// Of what is pinned besides `key`.
-    fn pinned_bytes_but(&self, key: &SnapshotKey) -> u64 {
-        let others = self.entries.iter().filter(|(other, entry)| entry.pinned && *other != key);
-        others.map(|(_, entry)| entry.memory_bytes()).sum()
-    }
-
     /// What was used least lately, but after `used`, of that which is `wanted`.
     fn oldest(&self, used: u64, wanted: fn(&Entry) -> bool) -> Option<(u64, SnapshotKey)> {
         let mut later = self.order.range(used..);

@@ -87,7 +87,7 @@ mod tests {
         let auto = asked(Exchange::Auto, None).unwrap();
         assert_eq!(auto.submission.exchange, Exchange::Auto);
         let session = Some(SessionUse::New);
-        let kept = asked(Exchange::Auto, session.clone()).unwrap();
+        let kept = asked(Exchange::Auto, session).unwrap();
         assert_eq!(kept.submission.exchange, Exchange::Move);
         assert!(asked(Exchange::Stay, session).is_err());
     }

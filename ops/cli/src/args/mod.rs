@@ -17,6 +17,7 @@ mod group;
 mod keys;
 mod members;
 mod model;
+mod named;
 mod node;
 mod output;
 mod policy;
@@ -27,7 +28,6 @@ mod size;
 mod tls;
 mod top;
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,6 +60,7 @@ pub(crate) use group::GroupArgs;
 pub(crate) use keys::{ApiKeyArg, KeysCommand, KeysListArgs, KeysNewArgs, KeysRevokeArgs};
 pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
+pub(crate) use named::Names;
 pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeListArgs, NodeShowArgs};
 pub(crate) use output::{Format, OutputArgs};
 pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
@@ -73,10 +74,6 @@ pub(crate) use serve::{
 pub(crate) use server::{ContextFileArg, ServerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 pub(crate) use top::TopArgs;
-
-/// How the variables begin that say whom a server trusts.
-const TRUST: [&str; 4] =
-    ["AQUEDUCT_API_KEYS", "AQUEDUCT_TLS_", "AQUEDUCT_CLUSTER_TLS_", "AQUEDUCT_ETCD_TLS_"];
 
 /// Under which heading the help has what every command takes.
 const LOG: &str = "Log, traces and figures";
@@ -150,24 +147,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// A variable that is empty is one that is not there, as OpenTelemetry has it too: manifests and
-/// scripts set such where they have nothing to say. But where it says whom a server trusts it is
-/// refused: a secret that was not filled in must not open the server to anybody.
-fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_kept = |name: &OsStr| {
-        let name = name.to_str().unwrap_or_default();
-        TRUST.iter().any(|prefix| name.starts_with(prefix))
-    };
-    let is_empty = |name: &OsStr| {
-        std::env::var_os(name).is_some_and(|value| value.is_empty()) && !is_kept(name)
-    };
-    let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
-        true => arg.env(None::<&'static str>),
-        false => arg,
-    });
-    command.mut_subcommands(without_empty_variables)
-}
-
 /// How a line of the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -178,10 +157,13 @@ pub(crate) enum LogFormat {
 }
 
 impl Cli {
-    /// The command line; where that is wrong, the process ends.
-    pub(crate) fn read() -> Self {
-        let mut command = without_empty_variables(Self::command());
-        let matches = command.get_matches_mut();
+    /// The command line, and how those of its values are called that only the job itself finds
+    /// wrong; where it is wrong by itself, the process ends.
+    pub(crate) fn read() -> (Self, Names) {
+        let mut command = named::without_empty_variables(Self::command());
+        let matches = command
+            .try_get_matches_from_mut(std::env::args_os())
+            .unwrap_or_else(|error| named::with_variable(error, &command).exit());
         // A server that the environment names is one to ask where nothing else is said.
         let is_typed = |name| {
             let generate = matches.subcommand_matches("generate");
@@ -191,7 +173,17 @@ impl Cli {
             let words = "the argument '--server <URL>' cannot be used with '--model <PATH>'";
             command.error(ErrorKind::ArgumentConflict, words).exit();
         }
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+        let cli = Self::from_arg_matches(&matches)
+            .unwrap_or_else(|error| error.format(&mut command).exit());
+        let job = matches.subcommand().filter(|_| cli.stays_up());
+        let job = job.and_then(|(name, given)| command.find_subcommand(name).zip(Some(given)));
+        (cli, job.map(|(job, given)| Names::of(job, given)).unwrap_or_default())
+    }
+
+    /// Whether this process serves until it is told to stop. The others' values are called as those
+    /// who ask over HTTP call them.
+    pub(crate) fn stays_up(&self) -> bool {
+        matches!(self.command, Command::Serve(_) | Command::Coordinator(_) | Command::Worker(_))
     }
 
     /// What this process is called where its spans are shown.
@@ -221,11 +213,7 @@ impl Cli {
 
     /// What to log. Commands that end say themselves what a user must know.
     pub(crate) fn log(&self) -> &str {
-        let stays_up = matches!(
-            self.command,
-            Command::Serve(_) | Command::Coordinator(_) | Command::Worker(_)
-        );
-        self.log.as_deref().unwrap_or(if stays_up { "warn" } else { "error" })
+        self.log.as_deref().unwrap_or(if self.stays_up() { "warn" } else { "error" })
     }
 }
 

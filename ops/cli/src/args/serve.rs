@@ -16,6 +16,8 @@ use super::{
 };
 use crate::front;
 
+const RESUME_GRACE_S_MAX: i64 = (limits::RESUME_GRACE_MS_MAX / 1000) as i64;
+
 /// Where what callers leave out of sampling comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GenerationConfig {
@@ -125,24 +127,29 @@ impl MonitorArg {
     }
 }
 
-/// How much a coordinator takes on; what is over a bound is refused with 429.
+/// How much a coordinator takes on; what is over a bound is refused with 429. Fields are called as
+/// the coordinator's options are, by which errors find the flags.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct AdmissionArgs {
     /// Requests that are prefilled or decoded at once; more wait
-    #[arg(long, visible_alias = "max-num-seqs", value_name = "N",
+    #[arg(long = "max-running", visible_alias = "max-num-seqs", value_name = "N",
           default_value_t = limits::RUNNING_REQUESTS_DEFAULT)]
-    pub(crate) max_running: usize,
+    pub(crate) running_requests: usize,
     /// Requests that may wait
-    #[arg(long, value_name = "N", default_value_t = limits::QUEUE_REQUESTS_DEFAULT)]
-    pub(crate) max_queued: usize,
+    #[arg(long = "max-queued", value_name = "N",
+          default_value_t = limits::QUEUE_REQUESTS_DEFAULT)]
+    pub(crate) queued_requests: usize,
     /// Prompt tokens that may wait, if more than one request does
-    #[arg(long, value_name = "TOKENS", default_value_t = limits::QUEUE_TOKENS_DEFAULT)]
-    pub(crate) queue_tokens: u64,
+    #[arg(long = "queue-tokens", value_name = "TOKENS",
+          default_value_t = limits::QUEUE_TOKENS_DEFAULT)]
+    pub(crate) queued_tokens: u64,
     /// Longest prompt that is taken
-    #[arg(long, value_name = "TOKENS", default_value_t = limits::PROMPT_TOKENS_MAX)]
-    pub(crate) max_prompt_tokens: u32,
+    #[arg(long = "max-prompt-tokens", value_name = "TOKENS",
+          default_value_t = limits::PROMPT_TOKENS_MAX)]
+    pub(crate) prompt_tokens_max: u32,
     /// How long a request may wait and run together; a caller may ask for less
-    #[arg(long, value_name = "S", default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
+    #[arg(id = "request_deadline", long = "deadline-seconds", value_name = "S",
+          default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
     pub(crate) deadline_seconds: u64,
     /// How long requests whose worker was lost wait for one to come, where those that are left
     /// cannot take over
@@ -151,7 +158,8 @@ pub(crate) struct AdmissionArgs {
     /// How long a resumable request goes on while its caller is not connected, and is kept after
     /// its end
     #[arg(long, value_name = "S", env = "AQUEDUCT_RESUME_GRACE_S", hide_env_values = true,
-          default_value_t = (limits::RESUME_GRACE_MS / 1000) as u32)]
+          default_value_t = (limits::RESUME_GRACE_MS / 1000) as u32,
+          value_parser = clap::value_parser!(u32).range(1..=RESUME_GRACE_S_MAX))]
     pub(crate) resume_grace_s: u32,
     /// A chunk that takes so many milliseconds, and three times as long as others, is given to an
     /// idle worker as well; 0 never does that
@@ -231,15 +239,15 @@ Examples:
   aqueduct worker --model model --listen 127.0.0.1:7001 --etcd http://127.0.0.1:2379 &
   aqueduct coordinator --model model --etcd http://127.0.0.1:2379
 
-  aqueduct coordinator --model model --worker http://w1:7001 http://w2:7001 --data-dir /data \
+  aqueduct coordinator --model model --worker http://w1:7001 http://w2:7001 --data-dir /data \\
       --id c1 --peers c1=http://c1:7072,c2=http://c2:7072,c3=http://c3:7072")]
 pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
     /// Workers, as http://host:port, or https where --cluster-tls-cert is given
-    #[arg(long, value_name = "URL", num_args = 1.., required_unless_present = "etcd",
-          conflicts_with = "etcd")]
+    #[arg(id = "workers", long = "worker", value_name = "URL", num_args = 1..,
+          required_unless_present = "etcd", conflicts_with = "etcd")]
     pub(crate) worker: Vec<String>,
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,

@@ -69,8 +69,10 @@ impl ServerArgs {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn named(&self) -> Result<Option<(String, ClientOptions)>, Refusal> {
-        let is_written = || Ok(Contexts::read(&self.config.path()?)?.current.is_some());
+    pub(crate) fn named(&self) -> anyhow::Result<Option<(String, ClientOptions)>> {
+        let is_written = || -> Result<_, Refusal> {
+            Ok(Contexts::read(&self.config.path()?)?.current.is_some())
+        };
         let is_named = self.url.is_some() || self.context.is_some() || is_written()?;
         is_named.then(|| self.target()).transpose()
     }
@@ -92,7 +94,7 @@ impl ServerArgs {
     ///
     /// # Errors
     /// As [`target`](Self::target) says.
-    pub(crate) fn name(&self) -> Result<String, Refusal> {
+    pub(crate) fn name(&self) -> anyhow::Result<String> {
         self.target().map(|(url, _)| url)
     }
 
@@ -102,7 +104,7 @@ impl ServerArgs {
     /// # Errors
     /// A context that is none, a file that cannot be used, a URL that does not go with the
     /// certificates.
-    fn target(&self) -> Result<(String, ClientOptions), Refusal> {
+    fn target(&self) -> anyhow::Result<(String, ClientOptions)> {
         let context = match (&self.context, &self.url) {
             (None, Some(_)) => None,
             (named, _) => Contexts::read(&self.config.path()?)?.find(named.as_deref())?,

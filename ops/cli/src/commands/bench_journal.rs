@@ -205,7 +205,7 @@ async fn leading(journals: &[Journal]) -> anyhow::Result<Journal> {
     Ok(leader?)
 }
 
-/// A folder that goes with this.
+/// A folder that goes with this; those above it are made where they are not there, and stay.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -213,7 +213,7 @@ impl Scratch {
         let folder = parent.join(format!("aqueduct-bench-journal-{}", std::process::id()));
         let wrong =
             |error| Refusal::new("data_dir", parent.display(), format!("writable: {error}"));
-        fs::create_dir(&folder).map_err(wrong)?;
+        fs::create_dir_all(parent).and_then(|()| fs::create_dir(&folder)).map_err(wrong)?;
         Ok(Self(folder))
     }
 }
@@ -238,5 +238,23 @@ impl Row<'_> {
             time(self.fsync_ms_p50),
             time(self.fsync_ms_p99),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_where_there_is_none() {
+        let above = tempfile::tempdir().unwrap();
+        let scratch = Scratch::make(&above.path().join("not/there/yet")).unwrap();
+        let folder = scratch.0.clone();
+        assert!(folder.is_dir());
+        drop(scratch);
+        assert!(!folder.exists());
+        fs::write(above.path().join("file"), "").unwrap();
+        let wrong = Scratch::make(&above.path().join("file/below")).err().unwrap().to_string();
+        assert!(wrong.starts_with("data_dir = "), "{wrong}");
     }
 }

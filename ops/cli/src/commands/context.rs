@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::args::{ContextCommand, ContextListArgs, ContextNameArgs, ContextSetArgs};
-use crate::contexts::{self, Context, Contexts};
+use crate::contexts::{Context, Contexts, Unknown};
 use crate::shown::{self, Columns, Shown};
 
 /// Changes the file, or shows what is in it.
@@ -45,7 +45,7 @@ fn set(args: ContextSetArgs) -> anyhow::Result<()> {
 fn change(args: ContextNameArgs, act: impl FnOnce(&mut Contexts, String)) -> anyhow::Result<()> {
     Contexts::change(&args.file.path()?, |contexts| {
         if !contexts.contexts.contains_key(&args.name) {
-            return Err(contexts::unknown(&args.name).into());
+            return Err(Unknown(args.name).into());
         }
         act(contexts, args.name);
         Ok(())

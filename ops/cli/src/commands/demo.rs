@@ -171,12 +171,40 @@ fn show(args: &DemoArgs, model: &Path, row: Row) -> anyhow::Result<()> {
     table.row(["bytes of a full KV cache".into(), report::bytes(row.dense_bytes)]);
     table.row(["attention mass retained".into(), report::percent(row.retained_mass)]);
     let picture = row.picture.display();
-    let binary = std::env::args().next().unwrap_or_else(|| "aqueduct".to_owned());
+    let binary = std::env::current_exe().unwrap_or_else(|_| "aqueduct".into());
+    let folder = std::env::current_dir().unwrap_or_default();
     Ok(lines::say(&format!(
         "\n\n{}\nwhat each layer kept: {picture}\n\
-         to go on: {binary} serve --model {} --workers {}\n",
+         to go on: {} serve --model {} --workers {}\n",
         table.render(),
+        from(&folder, &binary).display(),
         model.display(),
         args.workers,
     ))?)
+}
+
+/// How a shell in `folder` finds `binary`: a name alone it would look for elsewhere.
+fn from(folder: &Path, binary: &Path) -> PathBuf {
+    match binary.strip_prefix(folder) {
+        Ok(name) if name.components().count() == 1 => Path::new(".").join(name),
+        Ok(below) => below.to_owned(),
+        Err(_) => binary.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_called_as_it_is_found() {
+        let check = |folder: &str, want: &str| {
+            let binary = Path::new("/src/target/release/aqueduct");
+            assert_eq!(from(Path::new(folder), binary), Path::new(want));
+        };
+        check("/src", "target/release/aqueduct");
+        check("/src/target/release", "./aqueduct");
+        check("/home", "/src/target/release/aqueduct");
+        check("", "/src/target/release/aqueduct");
+    }
 }

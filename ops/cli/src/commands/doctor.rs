@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_core::KvDtype;
+use aqueduct_core::{KvDtype, TokenId, limits};
 use aqueduct_kernels::cuda::{libraries, nccl};
 use aqueduct_kernels::{Cpu, CpuOptions, Cuda, IsaLevel};
 use aqueduct_tls::Role;
@@ -24,8 +24,11 @@ use crate::{exit, lines, report};
 
 /// A large model is read for so long at most.
 const MODEL_DEADLINE: Duration = Duration::from_secs(600);
-/// A journal is cut off long before it is this large.
-const JOURNAL_BYTES: u64 = 1 << 30;
+/// What a journal comes to at most: its snapshot, a log as long, and beside both the next snapshot
+/// until that is safe.
+const JOURNAL_BYTES: u64 = 3 * (limits::JOURNAL_LIVE_BYTES_MAX + limits::JOURNAL_ENDED_BYTES_MAX);
+/// One record of it, of the longest prompt.
+const JOURNAL_RECORD_BYTES: u64 = limits::PROMPT_TOKENS_MAX as u64 * size_of::<TokenId>() as u64;
 
 /// What is so, good or bad.
 #[derive(Debug, Clone, Serialize)]
@@ -127,8 +130,9 @@ fn looks(args: &DoctorArgs) -> Vec<Look> {
         quick("port", Box::new(move || ports::look(flag, &address)));
     }
     let folders = [
-        ("data-dir", &args.data_dir, JOURNAL_BYTES),
-        ("snapshot-dir", &args.snapshot_dir, args.snapshot_disk_bytes.0),
+        ("data-dir", &args.data_dir, JOURNAL_RECORD_BYTES..JOURNAL_BYTES),
+        // Who cannot keep snapshots there computes prompts again.
+        ("snapshot-dir", &args.snapshot_dir, 0..args.snapshot_disk_bytes.0),
     ];
     for (flag, folder, bytes) in folders {
         if let Some(folder) = folder.clone() {
@@ -162,7 +166,7 @@ fn looks(args: &DoctorArgs) -> Vec<Look> {
 fn config(args: &DoctorArgs) -> Vec<Check> {
     let keys = || args.api_keys.as_deref().map(Keys::open).transpose().map(drop);
     let settings = [
-        ("config of contexts", args.server.named().map(drop).map_err(anyhow::Error::from)),
+        ("config of contexts", args.server.named().map(drop)),
         ("config of the API", args.server.check_pair().map_err(anyhow::Error::from)),
         ("config of etcd", args.etcd.etcd(&Default::default()).map(drop)),
         ("config of the group", args.group.group().map(drop).map_err(anyhow::Error::from)),

@@ -62,10 +62,10 @@ pub(crate) async fn run(args: ServeArgs, telemetry: &Telemetry) -> anyhow::Resul
 pub(super) fn config(args: &FrontArgs) -> Config {
     let admission = &args.admission;
     Config {
-        running_requests: admission.max_running,
-        queued_requests: admission.max_queued,
-        queued_tokens: admission.queue_tokens,
-        prompt_tokens_max: admission.max_prompt_tokens,
+        running_requests: admission.running_requests,
+        queued_requests: admission.queued_requests,
+        queued_tokens: admission.queued_tokens,
+        prompt_tokens_max: admission.prompt_tokens_max,
         request_deadline: Duration::from_secs(admission.deadline_seconds),
         worker_grace: Duration::from_secs(admission.worker_grace_seconds),
         resume_grace: Duration::from_secs(admission.resume_grace_s.into()),

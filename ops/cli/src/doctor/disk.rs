@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ const SYNC_SLOW: Duration = Duration::from_millis(50);
 /// The file that whoever has a journal open holds a lock on.
 const JOURNAL: &str = "journal.redb";
 
-/// Looks at the folder of `--FLAG`, which should have room for `wanted_bytes` more.
-pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
+/// Looks at the folder of `--FLAG`, which should have room for `room.end` bytes more, and without
+/// `room.start` is of no use.
+pub(crate) fn look(flag: &str, folder: &Path, room: Range<u64>) -> Check {
     let check = format!("disk {flag}");
     let next = format!("make the folder of --{flag} one that this user may write to");
     let fails = |why: String| Check::fail(&check, format!("{}: {why}", folder.display()), &*next);
@@ -36,8 +38,11 @@ pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
     };
     let found =
         format!("{} free, safe on disk within {:.1} ms", bytes(free), took.as_secs_f64() * 1e3);
-    if free < wanted_bytes {
-        let next = format!("make room, up to {} are written there", bytes(wanted_bytes));
+    let next = format!("make room, up to {} are written there", bytes(room.end));
+    if free < room.start {
+        return Check::fail(&check, found, next);
+    }
+    if free < room.end {
         return Check::warn(&check, found, next);
     }
     if is_open_elsewhere(&whole.join(JOURNAL)) {
@@ -84,13 +89,15 @@ mod tests {
     #[test]
     fn folders_are_tried() {
         let folder = tempfile::tempdir().unwrap();
-        let look = |path: &Path, bytes| look("data-dir", path, bytes);
+        let look = |path: &Path, bytes| look("data-dir", path, 0..bytes);
         assert_ne!(look(folder.path(), 0).state, State::Fail);
         assert_ne!(look(&folder.path().join("not/there/yet"), 0).state, State::Fail);
         assert_ne!(look(Path::new("not/there/from/here"), 0).state, State::Fail);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
         let full = look(folder.path(), u64::MAX);
         assert_eq!((full.state, full.next.starts_with("make room")), (State::Warn, true));
+        let none = super::look("data-dir", folder.path(), u64::MAX..u64::MAX);
+        assert_eq!((none.state, none.next), (State::Fail, full.next));
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         let wrong = look(&file.join("below"), 0);
@@ -103,7 +110,7 @@ mod tests {
     fn folders_of_two_flags_are_tried_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let look = |flag: &str| {
-            let tries = (0..50).map(|_| super::look(flag, &folder.path().join(flag), 0));
+            let tries = (0..50).map(|_| super::look(flag, &folder.path().join(flag), 0..0));
             tries.filter(|check| check.state == State::Fail).collect::<Vec<_>>()
         };
         let [journal, snapshots] = std::thread::scope(|scope| {
@@ -119,7 +126,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal = File::create(folder.path().join(JOURNAL)).unwrap();
         let is_told =
-            || look("data-dir", folder.path(), 0).found.contains("open in another process");
+            || look("data-dir", folder.path(), 0..0).found.contains("open in another process");
         assert!(!is_told());
         journal.lock().unwrap();
         assert!(is_told());

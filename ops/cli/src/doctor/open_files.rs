@@ -1,30 +1,38 @@
-//! How many files and connections the process may have open.
+//! How many files and connections a server may have open.
+
+use aqueduct_core::limits;
 
 use super::Check;
+use crate::open_files;
 
-/// With fewer, callers would be turned away.
-const ENOUGH: u64 = 4096;
+/// All ports of a coordinator in a group: the HTTP API and `--monitor`, the gRPC API and
+/// `--peer-listen`. With fewer, a flood at one of them is felt at the others.
+const ENOUGH: u64 = 2 * (limits::HTTP_CONNECTIONS_MAX + limits::GRPC_CONNECTIONS_MAX) as u64;
 /// With fewer, not even members of a cluster reach each other.
 const FEWEST: u64 = 256;
 
 /// Looks at the limits of this process, which those of a server are where it is started alike.
 pub(crate) fn look() -> Check {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    judge(&limits)
+    let (soft, hard) = open_files::limits();
+    judge(soft, hard)
 }
 
-fn judge(limits: &str) -> Check {
+fn judge(soft: Option<u64>, hard: Option<u64>) -> Check {
     let check = "open files";
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {
-        return Check::warn(check, "the system does not say how many", "see `ulimit -n`");
-    };
-    let next =
-        "`ulimit -n 65536` before it, or LimitNOFILE= of its service: a connection is a file";
-    match soft.parse::<u64>() {
-        Ok(most) if most < FEWEST => Check::fail(check, format!("at most {most}"), next),
-        Ok(most) if most < ENOUGH => Check::warn(check, format!("at most {most}"), next),
-        _ => Check::ok(check, format!("at most {soft}")),
+    let shown = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |most| most.to_string());
+    let found = format!(
+        "at most {}, the hard limit, to which servers raise the soft one of {}",
+        shown(hard),
+        shown(soft)
+    );
+    let next = format!(
+        "let it be 65536, by `ulimit -n` before it or LimitNOFILE= of its service: a connection \
+         is a file, and all ports of a server may have {ENOUGH}"
+    );
+    match hard.unwrap_or(u64::MAX) {
+        most if most < FEWEST => Check::fail(check, found, next),
+        most if most < ENOUGH => Check::warn(check, found, next),
+        _ => Check::ok(check, found),
     }
 }
 
@@ -35,15 +43,13 @@ mod tests {
 
     #[test]
     fn few_files_are_too_few() {
-        let check = |soft: &str, want| {
-            let limits =
-                format!("Limit  Soft  Hard  Units\nMax open files   {soft}   4096  files\n");
-            assert_eq!(judge(&limits).state, want, "{soft}");
-        };
-        check("255", State::Fail);
-        check("1024", State::Warn);
-        check("4096", State::Ok);
-        check("unlimited", State::Ok);
-        assert_eq!(judge("").state, State::Warn);
+        let check = |soft, hard, want| assert_eq!(judge(soft, hard).state, want, "{hard:?}");
+        check(Some(255), Some(255), State::Fail);
+        check(Some(256), Some(256), State::Warn);
+        check(Some(1024), Some(ENOUGH - 1), State::Warn);
+        check(Some(256), Some(ENOUGH), State::Ok);
+        check(Some(1024), None, State::Ok);
+        let found = judge(Some(1024), Some(4096)).found;
+        assert!(found.contains("at most 4096") && found.ends_with("of 1024"), "{found}");
     }
 }

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::error::described;
 use aqueduct_core::limits;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::convert::call::{Assembler, CallFrameError, Kind};
@@ -22,7 +23,7 @@ use crate::exchange::codec::{self, Answers};
 use crate::exchange::outbox::Outbox;
 use crate::exchange::{Ask, Call, CallError};
 use crate::link::Remote;
-use crate::link::grpc::{connect, describe};
+use crate::link::grpc::connect;
 
 /// A stream that nothing was asked over for this long is closed, and then so is its link.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
@@ -223,6 +224,6 @@ async fn encode(call: Arc<Call>) -> Result<codec::Message, CallError> {
 fn ended(status: &Status) -> Ended {
     match status.code() {
         Code::FailedPrecondition | Code::Unimplemented => Ended::Unfit(status.message().to_owned()),
-        _ => Ended::Broken(describe(status)),
+        _ => Ended::Broken(described(status)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aqueduct_core::error::described;
 use aqueduct_core::limits;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
@@ -46,7 +47,7 @@ impl Call {
         }
         let call = timeout(PATIENCE, client.hand_off(request)).await;
         let response = call.map_err(|_| "no answer to the call".to_owned())?;
-        let response = response.map_err(|status| describe(&status))?;
+        let response = response.map_err(|status| described(&status))?;
         let bond = direct.map_or(Bond::Apart, |direct| direct.answered(response.metadata()));
         Ok((Self { frames, answers: response.into_inner() }, bond))
     }
@@ -90,7 +91,7 @@ impl Call {
 
     /// Waits for the next answer.
     pub(crate) async fn answer(&mut self) -> Result<(Verdict, String), String> {
-        let ack = self.answers.message().await.map_err(|status| describe(&status))?;
+        let ack = self.answers.message().await.map_err(|status| described(&status))?;
         let ack = ack.ok_or("the peer ended the stream")?;
         Ok((ack.verdict(), ack.message))
     }
@@ -109,16 +110,5 @@ pub(crate) async fn connect(Remote { peer, tls }: &Remote) -> Result<Channel, St
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES);
     let connected = aqueduct_tls::connect(&endpoint, tls.as_ref()).await;
-    connected.map_err(|error| describe(&error))
-}
-
-/// An error and its causes in one line; tonic's own text often names only the outermost.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    connected.map_err(|error| described(&error))
 }
