@@ -99,9 +99,9 @@ impl Config {
     pub(crate) fn plan_limits(&self) -> aqueduct_plan::Limits {
         aqueduct_plan::Limits {
             batch_tokens: self.batch_tokens,
-            // Even when a worker's loss has every chunk assigned again, each is at most two
-            // assignments, redirections and drops, a confirmation and a cancellation: a worker
-            // that reads its commands always has room for them.
+            // Whatever is lost, no more is in flight than that, be it done again or not. So a
+            // worker that reads its commands always has room for those of a step, which are half
+            // as many unless configured otherwise (`Limits::commands_most`).
             batch_chunks: limits::COMMANDS_MAX / 8,
             queued_requests: self.queued_requests,
             queued_tokens: self.queued_tokens,
@@ -116,4 +116,20 @@ impl Config {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_has_room_for_what_a_step_says() {
+        let most = |running_requests| {
+            let config = Config { running_requests, ..Config::default() };
+            config.validate().unwrap();
+            config.plan_limits().commands_most()
+        };
+        assert_eq!(most(limits::RUNNING_REQUESTS_DEFAULT), limits::COMMANDS_MAX / 2);
+        assert!(most(limits::COMMANDS_MAX / 8) < limits::COMMANDS_MAX);
+    }
 }

@@ -16,13 +16,20 @@
 //!    behind it, in a new epoch, which replaces what the worker had of them. A chunk that can
 //!    not be given its memory where it is does not stay there: its request leaves that worker.
 //! 2. A chunk needs only the chunk before it, which was dispatched before it, so is earlier.
-//! 3. A chunk that is done again goes out however much is in flight, at the latest when all
-//!    chunks before it are done. Only one without a ticket waits for what is in flight to end.
+//! 3. A chunk that is done again while a later one is in flight that may wait for it goes out
+//!    however much is in flight. There are never too many of these: where there would be, what
+//!    waits for them is dropped by its workers first. Only a chunk without a ticket waits for what
+//!    is in flight to end, and nothing in flight waits for that one.
 //!
 //! So the earliest unfinished chunk of all is the first in its worker's queue, and the chunk
 //! before it is done and its memory held: it can always run, and by induction all of them do.
 //! This holds in whatever order chunks of several requests are dispatched for the first time;
 //! which of them is next is a question of fairness alone (`turns`).
+//!
+//! Where memory is handed on and is lost up to a chunk behind which nothing is in flight, there may
+//! be thousands of chunks to do again, and nobody waits for them. They lose their tickets, and are
+//! dispatched in turn as if for the first time. So is what is dropped because too much would have
+//! to be done again before it, and what comes before that.
 //!
 //! Where keys stay in shards, a chunk needs all the chunks before it, which are earlier too. If
 //! one of them is lost, or has to line up behind another, so is every chunk that still needs

@@ -4,19 +4,19 @@
 //! is due; of all chunks that may be dispatched that one is whose turn is over first, which is its
 //! cost later. So what is short does not wait for what is long and due at the same time. That
 //! moves virtual time to where the turn was, and the turn on by the chunk's cost: the work that it
-//! is to a worker, and for every step of priority twice, or half, as much. A request that begins is
-//! due one chunk from now, as if it had just had its turn. One that has nothing to dispatch, because
-//! enough of it is in flight, saves nothing up: its turn is never before now. One whose next chunk's
-//! worker has enough ahead of it keeps its place until it has had that turn.
+//! is to a worker, and for every step of priority twice, or half, as much. A request that begins
+//! is due one chunk from now, as if it had just had its turn. One that has nothing to dispatch,
+//! because enough of it is in flight, saves nothing up: its turn is never before now. One whose
+//! next chunk's worker has enough ahead of it keeps its place until it has had that turn.
 //!
 //! So nobody starves: from the moment a request could have its next chunk dispatched until it
 //! is, each other place among the running requests, whoever comes to stand in it, has chunks
-//! dispatched for at most the cost of one chunk of the waiting request and one more chunk. Why:
-//! when the request begins to wait, its turn is at most one of its chunks from now, and over at
-//! most one later; nobody is served whose turn is over later; nobody's turn is before now; and in
-//! one place turns follow each other by the cost of what was dispatched, also from one request to
-//! the next. Chunks that are done again while something in flight waits for them come on top: they
-//! are not charged.
+//! dispatched for at most the cost of two chunks of the waiting request and two chunks more. Why:
+//! when the request begins to wait, its turn is at most one of its chunks from now, and over one
+//! later; nobody is served whose turn is over later. Whoever waits already may be due before now,
+//! but not by more than its chunk; and in one place turns follow each other by the cost of what was
+//! dispatched, also from one request to the next but for the last chunk. Chunks that are done again
+//! while something in flight waits for them come on top: they are not charged.
 
 /// So many steps of priority, above or below 0, double or halve a share.
 const SHARE_STEPS: i32 = 3;

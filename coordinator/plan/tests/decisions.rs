@@ -299,8 +299,8 @@ fn requests_take_turns_chunk_by_chunk_and_short_ones_spread() {
     );
 }
 
-/// A chunk of r1 takes 200 ms, so two are enough for a worker, and one of r2, that is as much
-/// work, behind them too. What was slow once is not for long.
+/// A chunk of r1 takes 200 ms, and so one of r2 is expected to: two are enough for a worker. What
+/// was slow is not for long, once a chunk of it is not.
 #[test]
 fn a_worker_has_no_more_ahead_than_takes_a_quarter_of_a_second() {
     let limits = Limits { batch_tokens: 4 * 256, ..LIMITS };
@@ -322,7 +322,9 @@ fn a_worker_has_no_more_ahead_than_takes_a_quarter_of_a_second() {
          = w0: confirm r1 c1
          = w0: assign r2 c0 e0 -> w0 e0
          done w0 r1 c4 e0 took 10000
-         = w0: confirm r1 c2",
+         = w0: confirm r1 c2
+         = w0: assign r1 c5 e0 -> w0 e0
+         = w0: assign r2 c1 e0 -> w0 e0",
     );
 }
 

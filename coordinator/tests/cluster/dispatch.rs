@@ -151,7 +151,9 @@ async fn a_worker_that_is_refused_hears_why_until_it_is_let_in() {
     let (_, task) = serve_telling(&other, address, told.clone()).await;
     let refused = tokio::time::timeout(SOON, hears.wait_for(Option::is_some)).await;
     let refused = refused.expect("it heard nothing").unwrap().clone();
-    assert_eq!(refused.unwrap(), "fingerprint = another: must be same, the cluster's");
+    let want = "fingerprint = another: must be same, the cluster's; its weights are others, or \
+        held as another type (--weights)";
+    assert_eq!(refused.unwrap(), want);
 
     task.abort();
     drop(task.await);
