@@ -1694,7 +1694,7 @@ fn while_all_are_drained_what_has_begun_ends_and_nothing_begins() {
          = w0: assign r1 c1 e0 -> w0 e0
          drain w0
          submit r2 5
-         = r2 unavailable: no worker is up
+         = r2 unavailable: every worker is drained
          done w0 r1 c0 e0
          = w0: assign r1 c2 e0 -> home",
     );

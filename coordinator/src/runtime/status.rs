@@ -256,18 +256,25 @@ mod tests {
     use super::*;
     use crate::submit::tests::SHAPE;
 
-    #[test]
-    fn windows_are_what_all_workers_know_of() {
-        let info = |layers| WorkerInfo {
+    fn info(fingerprint: &str, shape: ModelShape, kv: KvDtype) -> WorkerInfo {
+        WorkerInfo {
             peer: Peer("local://w".into()),
-            fingerprint: "same".into(),
-            shape: ModelShape { windowed: WindowedLayers { layers, tokens: layers }, ..SHAPE },
-            kv: KvDtype::F32,
+            fingerprint: fingerprint.into(),
+            shape,
+            kv,
             threads: 1,
             device: String::new(),
             pool_tokens: u64::MAX,
             keeps_snapshots: false,
             convention: CONVENTION,
+        }
+    }
+
+    #[test]
+    fn windows_are_what_all_workers_know_of() {
+        let info = |layers| {
+            let windowed = WindowedLayers { layers, tokens: layers };
+            info("same", ModelShape { windowed, ..SHAPE }, KvDtype::F32)
         };
         let workers =
             (0..3).map(|idx| WorkerStatus::connecting(WorkerId(idx), idx.to_string())).collect();
@@ -290,17 +297,7 @@ mod tests {
 
     #[test]
     fn who_is_refused_hears_in_what_it_differs() {
-        let info = |shape, kv| WorkerInfo {
-            peer: Peer("local://w".into()),
-            fingerprint: "other".into(),
-            shape,
-            kv,
-            threads: 1,
-            device: String::new(),
-            pool_tokens: u64::MAX,
-            keeps_snapshots: false,
-            convention: CONVENTION,
-        };
+        let info = |shape, kv| info("other", shape, kv);
         let model = ModelInfo { fingerprint: "same".into(), shape: SHAPE, kv: KvDtype::F32 };
         let cluster = Cluster { model: Some(model), workers: Vec::new() };
         let check = |info: WorkerInfo, want: &str| {

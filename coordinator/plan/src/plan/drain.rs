@@ -122,7 +122,11 @@ impl Plan {
 
     /// Why nothing new begins, if it does not: no worker stays.
     pub(super) fn closed(&self) -> Option<Failure> {
-        (!self.is_open()).then(Failure::no_worker)
+        let is_drained = self.workers.values().any(|worker| worker.up);
+        (!self.is_open()).then(|| match is_drained {
+            true => Failure::Unavailable("every worker is drained".into()),
+            false => Failure::no_worker(),
+        })
     }
 
     fn is_open(&self) -> bool {
