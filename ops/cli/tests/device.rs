@@ -54,7 +54,7 @@ fn workers_of_their_own_are_told_of_the_device() {
     let output = command.arg("--tokens-file").arg(&tokens).arg("--out").arg(&out).output().unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("worker: device = cuda:0: no CUDA device ("), "{text}");
+    assert!(text.contains("worker: --device = cuda:0: no CUDA device ("), "{text}");
 }
 
 #[test]
