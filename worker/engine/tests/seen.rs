@@ -47,9 +47,13 @@ fn check(policy: MemoryPolicy, each: impl Fn(&Model, &SeenHead, &SeenHead, &Seen
         for (layer, heads) in looks.iter().enumerate() {
             assert_eq!(heads.len(), model.shape().kv_heads as usize);
             for (head, look) in heads.iter().enumerate() {
-                let all: f32 = weights(look).values().sum();
-                assert!((all - 1.0).abs() < 1e-4, "shares sum to {all}");
-                assert_eq!(look.positions.last(), Some(&(watched.position() - 1)));
+                let all: f32 = look.weights.iter().sum();
+                // Of many keys the heaviest alone are told.
+                let is_all = look.left_out == 0;
+                assert_eq!((all - 1.0).abs() < 1e-4, is_all, "shares sum to {all}");
+                if is_all {
+                    assert_eq!(look.positions.last(), Some(&(watched.position() - 1)));
+                }
                 each(&model, &before[layer][head], &after[layer][head], look);
             }
         }
@@ -91,7 +95,7 @@ fn what_is_kept_for_another_turn_counts_under_a_window_too() {
 fn what_keeps_every_key_is_watched_too() {
     check(MemoryPolicy::dense(), |_, _, after, look| {
         assert!(after.weights.iter().all(|score| *score == 0.0));
-        assert_eq!(look.positions, after.positions);
+        assert!(look.left_out > 0 || look.positions == after.positions);
     });
 }
 
