@@ -55,9 +55,12 @@ def test_chat(client):
 
 
 def test_content_in_parts(client):
-    parts = [{'type': 'text', 'text': 'Why did you go '}, {'type': 'text', 'text': 'to the woods?'}]
-    messages = [{**MESSAGES[0], 'role': 'developer'}, {'role': 'user', 'content': parts}]
-    assert chat(client, messages=messages).choices[0] == chat(client).choices[0]
+    def said(content):
+        return [{**MESSAGES[0], 'role': 'developer'}, {'role': 'user', 'content': content}]
+
+    parts = [{'type': 'text', 'text': 'Why did you go'}, {'type': 'text', 'text': 'to the woods?'}]
+    lines = chat(client, messages=said('Why did you go\nto the woods?'))
+    assert chat(client, messages=said(parts)).choices[0] == lines.choices[0]
 
 
 def test_streams_are_the_whole_answer(client):
