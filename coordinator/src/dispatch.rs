@@ -5,7 +5,7 @@ mod refused;
 
 use std::time::Duration;
 
-use aqueduct_core::error::{described, joined};
+use aqueduct_core::error::{chain, described, joined};
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::work::{Command, Event, WorkerInfo};
 use aqueduct_core::{Refusal, Tenure, WorkerId, limits};
@@ -305,9 +305,8 @@ impl Line {
 
 fn said(status: &tonic::Status) -> String {
     let said = format!("{:?}: {}", status.code(), status.message());
-    let source = std::error::Error::source(status);
-    let causes = std::iter::successors(source, |cause| cause.source());
-    joined(std::iter::once(said).chain(causes.map(ToString::to_string)))
+    let causes = chain(status).skip(1).map(ToString::to_string);
+    joined(std::iter::once(said).chain(causes))
 }
 
 #[cfg(test)]

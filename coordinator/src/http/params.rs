@@ -272,11 +272,7 @@ impl MemoryFields {
         fields.finish()?;
         let chunk_tokens = taken.chunk_tokens.unwrap_or(limits::CHUNK_TOKENS_DEFAULT);
         Refusal::unless_within("chunk_tokens", chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
-        taken.policy(MemoryPolicy::default()).map_err(|refusal| match refusal.field.as_str() {
-            // There is another field of this name beside the object.
-            "max_tokens" => Refusal { field: "aqueduct.max_tokens".to_owned(), ..refusal },
-            _ => refusal,
-        })?;
+        taken.policy(MemoryPolicy::default())?;
         Ok(taken)
     }
 
@@ -285,6 +281,15 @@ impl MemoryFields {
     /// # Errors
     /// The field that is out of bounds or contradicts another.
     pub fn policy(&self, default: MemoryPolicy) -> Result<MemoryPolicy, Refusal> {
+        self.over(default).map_err(|refusal| match refusal.field.as_str() {
+            // There is another field of this name beside the object.
+            "max_tokens" => Refusal { field: "aqueduct.max_tokens".to_owned(), ..refusal },
+            _ => refusal,
+        })
+    }
+
+    /// What the caller said, over what is usual.
+    fn over(&self, default: MemoryPolicy) -> Result<MemoryPolicy, Refusal> {
         let budget = [
             ("sinks", self.sinks),
             ("local", self.local),

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use aqueduct_core::error::chain;
 use aqueduct_core::{Refusal, limits};
 use aqueduct_journal::{Ear, Message, MessageType, bytes_of, encode};
 use aqueduct_proto::convert::peers::{Envelope, split};
@@ -172,6 +173,5 @@ impl Lane {
 
 /// What the innermost error says: tonic's own text is "transport error".
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.last().map(ToString::to_string).unwrap_or_default()
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -46,7 +46,14 @@ impl Refusal {
 
 /// An error and what caused it, in one line: the text of the outermost often says nothing.
 pub fn described(error: &(dyn std::error::Error + 'static)) -> String {
-    joined(std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string))
+    joined(chain(error).map(ToString::to_string))
+}
+
+/// An error, what caused it, and so on.
+pub fn chain<'e>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// The texts of an error and its causes, outermost first, in one line. Many an error repeats what

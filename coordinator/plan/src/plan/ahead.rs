@@ -22,10 +22,9 @@ impl Plan {
     /// a worker some time however small it is, and how small they are is for callers to say.
     pub(super) fn window(&self, request: &Request) -> usize {
         let limits = &self.limits;
-        let workers = self.workers.values().filter(|worker| worker.up).count();
         let by_tokens = limits.batch_tokens / request.job.grid.chunk_tokens();
         let enough = (limits.batch_tokens / CHUNK_TOKENS) as usize;
-        let enough = enough.max(workers * CHUNKS_OF_A_WORKER);
+        let enough = enough.max(self.workers_up() * CHUNKS_OF_A_WORKER);
         let but_a_quarter = limits.batch_chunks - limits.batch_chunks / 4;
         (by_tokens as usize).min(enough).min(but_a_quarter).max(1)
     }
@@ -34,9 +33,13 @@ impl Plan {
     /// the total order than all that waits to be: so it ends.
     pub(super) fn is_full(&self) -> bool {
         let tokens: u64 = self.running.iter().map(|request| request.in_flight_tokens).sum();
-        let workers = self.workers.values().filter(|worker| worker.up).count() as u64;
+        let workers = self.workers_up() as u64;
         let most = workers.saturating_mul(self.limits.batch_tokens.into());
         self.in_flight() >= self.limits.batch_chunks || tokens >= most
+    }
+
+    fn workers_up(&self) -> usize {
+        self.workers.values().filter(|worker| worker.up).count()
     }
 
     /// Chunks in flight.
