@@ -85,8 +85,9 @@ pub(crate) struct Request {
     pub(crate) turn: u64,
     /// How long its last chunk took for each unit of its work.
     pub(crate) pace_ns: Option<u64>,
-    /// What its memory sets take of pools.
+    /// What its memory sets take of pools, where so many of its chunks are in flight at most.
     pub(crate) sets: Sets,
+    pub(crate) window: usize,
     /// Tokens of the home's pool that shards of other workers take which have come to it.
     pub(crate) gathered_tokens: u64,
 }
@@ -123,6 +124,7 @@ impl Request {
             turn: 0,
             pace_ns: None,
             sets: Sets::default(),
+            window: 1,
             gathered_tokens: 0,
         }
     }
@@ -298,11 +300,19 @@ impl Request {
             return false;
         }
         self.set(idx, State::Held);
-        while self.frontier < self.chunks.len() && self.chunks[self.frontier].state.is_done() {
-            self.frontier += 1;
+        self.chunks[idx].was_done = true;
+        if self.pass_done() {
             self.frontier_since_ms = now_ms;
         }
         true
+    }
+
+    /// Whether the first chunk that is not done is a later one now.
+    fn pass_done(&mut self) -> bool {
+        let before = self.frontier;
+        let done = self.chunks[before..].iter().take_while(|chunk| chunk.state.is_done());
+        self.frontier += done.count();
+        self.frontier > before
     }
 
     /// Whether `key` is what `worker` was asked for last.

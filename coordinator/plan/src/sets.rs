@@ -1,7 +1,7 @@
 //! What memory sets that are handed from chunk to chunk take of pools.
 
 use crate::request::HELD_CHUNKS;
-use crate::words::{Job, Limits};
+use crate::words::Job;
 
 /// Room that the sets of one request take, in tokens of a pool. States lie beside pools and count
 /// as the tokens whose keys are as many bytes, so that a pool's size bounds both.
@@ -18,17 +18,22 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Those of `job`, none where its keys stay in shards. Of a pool that would hold them without
-    /// the states of chunks, these take the rest at most: `pools` are the workers'. So states are
-    /// no reason to refuse what has one completion; it begins when nobody else is there.
-    pub(crate) fn of(job: &Job, limits: &Limits, pools: impl Iterator<Item = u64>) -> Self {
+    /// Those of `job`, of which so many chunks are in flight at most, none where its keys stay in
+    /// shards. Of a pool that would hold them without the states of chunks, these take the rest at
+    /// most: `pools` are the workers'. So states are no reason to refuse what has one completion; it
+    /// begins when nobody else is there.
+    pub(crate) fn of(
+        job: &Job,
+        (window, page_tokens): (usize, u64),
+        pools: impl Iterator<Item = u64>,
+    ) -> Self {
         if job.sharded.is_some() {
             return Self::default();
         }
         let chunks = u64::from(job.grid.chunk_count());
-        let window = u64::from((limits.batch_tokens / job.grid.chunk_tokens()).max(1));
+        let window = window as u64;
         let kept = 2 + HELD_CHUNKS as u64;
-        let keys = job.memory_tokens.next_multiple_of(limits.page_tokens);
+        let keys = job.memory_tokens.next_multiple_of(page_tokens);
         let one = keys.saturating_add(job.state_tokens);
         // They may share the prompt's pages, but not on a device without pages, nor where they were
         // handed over; so each completion counts as a whole.
@@ -48,18 +53,6 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        batch_tokens: 20,
-        batch_chunks: 100,
-        queued_requests: 1,
-        queued_tokens: 1000,
-        running_requests: 8,
-        page_tokens: 4,
-        retries: 2,
-        grace_ms: 0,
-        hedge_after_ms: None,
-    };
-
     /// Of 95 tokens in chunks of 10, of which two are in flight at once.
     fn job(choices: u32, memory_tokens: u64, state_tokens: u64) -> Job {
         Job {
@@ -78,7 +71,7 @@ mod tests {
     }
 
     fn check(job: &Job, pools: &[u64], want: [u64; 3]) {
-        let sets = Sets::of(job, &LIMITS, pools.iter().copied());
+        let sets = Sets::of(job, (2, 4), pools.iter().copied());
         assert_eq!([sets.all, sets.decoding, sets.one], want, "{job:?} {pools:?}");
     }
 

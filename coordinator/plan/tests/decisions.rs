@@ -2144,6 +2144,7 @@ fn a_turn_that_has_begun_waits_for_who_has_its_session() {
          = w1: restore r1 c0 e1 by 5 -> w0 e2
          = w0: assign r1 c1 e2 -> w0 e0
          down w1
+         = w0: drop r1 c1
          tick 99
          tick 100
          = w0: cancel r1

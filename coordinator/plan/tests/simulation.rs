@@ -190,7 +190,7 @@ impl Cluster {
         let (arrived_at_ms, deadline_at_ms) = (request.0, DEADLINE_MS);
         // One prompt is the beginning of another. Keys of a chunk are no memory of all before it.
         let kind = u8::from(sharded.is_some());
-        let names = (0..chunks).map(|idx| SnapshotKey([2 * idx as u8 + kind; 32]));
+        let names = (0..chunks).map(|idx| SnapshotKey(name_of(2 * idx + u32::from(kind))));
         let prefix = names.filter(|_| self.remembers).collect::<Vec<_>>().into();
         let memory_tokens = 0;
         let job = Job {
@@ -887,17 +887,28 @@ const CROWD: Limits = Limits {
     ..LIMITS
 };
 
+/// A name for each number.
+fn name_of(number: u32) -> [u8; 32] {
+    let mut name = [0; 32];
+    name[..4].copy_from_slice(&number.to_le_bytes());
+    name
+}
+
+/// Workers of a crowd.
+const CROWD_WORKERS: usize = 6;
+
 /// Everybody does what can be done, so many times, and then what `moves` say; then these workers
-/// are lost, in this order, and come back.
+/// are lost, in this order, and come back. Between the losses the others may say what they did.
 #[derive(Debug, Clone)]
 struct Round {
     times: usize,
     moves: Vec<Move>,
     lost: Vec<usize>,
+    reports: bool,
 }
 
 fn any_round() -> impl Strategy<Value = Round> {
-    let worker = 0..WORKERS;
+    let worker = 0..CROWD_WORKERS;
     let moves = prop_oneof![
         4 => worker.clone().prop_map(Move::Deliver),
         3 => worker.clone().prop_map(Move::Run),
@@ -905,13 +916,10 @@ fn any_round() -> impl Strategy<Value = Round> {
         1 => (1u64..100).prop_map(Move::Wait),
         1 => worker.prop_map(Move::Miss),
     ];
-    let lost = Just((0..WORKERS).collect::<Vec<_>>()).prop_shuffle();
-    let round = (0usize..60, prop::collection::vec(moves, 0..40), lost, 1..=WORKERS);
-    round.prop_map(|(times, moves, lost, count)| Round {
-        times,
-        moves,
-        lost: lost[..count].to_vec(),
-    })
+    let lost = Just((0..CROWD_WORKERS).collect::<Vec<_>>()).prop_shuffle();
+    let lost = (lost, 1..=CROWD_WORKERS).prop_map(|(lost, count)| lost[..count].to_vec());
+    let round = (0usize..60, prop::collection::vec(moves, 0..40), lost, any::<bool>());
+    round.prop_map(|(times, moves, lost, reports)| Round { times, moves, lost, reports })
 }
 
 impl Cluster {
@@ -931,7 +939,14 @@ impl Cluster {
             play(self, step);
         }
         let lost = round.lost.iter().filter(|idx| **idx < workers);
-        lost.clone().for_each(|idx| self.kill(*idx));
+        for idx in lost.clone() {
+            self.kill(*idx);
+            if round.reports {
+                (0..workers).for_each(|idx| {
+                    let _ = self.report(idx);
+                });
+            }
+        }
         lost.for_each(|idx| self.start(*idx));
     }
 
@@ -949,13 +964,20 @@ proptest! {
 
     #[test]
     fn whoever_is_lost_what_is_done_again_comes_in_small_steps(
-        workers in 1..=WORKERS,
+        workers in 1..=CROWD_WORKERS,
         remembers in any::<bool>(),
         busy_us in prop::sample::select(&[[0, 0], [10_000, 300_000]][..]),
-        asked in prop::collection::vec(any_asked(1..80), 1..14),
+        batch_tokens in prop::sample::select(&[2 * CHUNK_TOKENS, CROWD.batch_tokens][..]),
+        hedges in any::<bool>(),
+        asked in prop_oneof![
+            9 => prop::collection::vec(any_asked(1..80), 1..14),
+            1 => prop::collection::vec(any_asked(1..400), 1..4),
+        ],
         rounds in prop::collection::vec(any_round(), 1..5),
     ) {
-        let mut cluster = Cluster::within(CROWD, &vec![u64::MAX; workers]);
+        let hedge_after_ms = CROWD.hedge_after_ms.filter(|_| hedges);
+        let limits = Limits { batch_tokens, hedge_after_ms, ..CROWD };
+        let mut cluster = Cluster::within(limits, &vec![u64::MAX; workers]);
         cluster.remembers = remembers;
         cluster.busy_us = busy_us;
         asked.into_iter().for_each(|asked| cluster.submit(asked));
@@ -988,7 +1010,7 @@ fn small_chunks_survive_as_many_losses_as_large_ones() {
         }
         for _ in 0..losses {
             let (lost, moves) = (lost.clone().collect(), Vec::new());
-            cluster.play_round(Round { times: 500, moves, lost });
+            cluster.play_round(Round { times: 500, moves, lost, reports: false });
         }
         cluster.settle();
         cluster.check_all_finished();

@@ -64,7 +64,8 @@ impl Plan {
 
     fn take_back_what_waits_for_too_much(&mut self) {
         for pos in 0..self.running.len() {
-            if self.running[pos].again() > self.window(&self.running[pos]) {
+            let request = &self.running[pos];
+            if request.again() > self.window(request) || !request.is_in_order() {
                 self.take_back(pos);
             }
         }
@@ -81,13 +82,16 @@ impl Plan {
         }
     }
 
-    /// Has workers drop what waits for chunks of the request at `pos` that are done again.
-    fn take_back(&mut self, pos: usize) {
+    /// Has workers drop what waits for chunks of the request at `pos` that are done again. Who
+    /// holds what it was to be given is told its new name.
+    pub(super) fn take_back(&mut self, pos: usize) {
         let dropped = self.running[pos].take_back();
+        let taken: Vec<usize> = dropped.iter().map(|(_, idx)| *idx).collect();
         if self.running[pos].raced().is_some_and(|idx| dropped.iter().any(|(_, it)| *it == idx)) {
             self.end_race(pos);
         }
         self.drop_chunks(self.running[pos].id, dropped);
+        taken.into_iter().for_each(|idx| self.redirect_to(pos, idx));
     }
 
     /// What `worker` has of the chunks after `ticket` in the total order, in that order: tickets,

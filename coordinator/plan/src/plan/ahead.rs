@@ -6,6 +6,7 @@ use aqueduct_core::WorkerId;
 
 use super::Plan;
 use crate::request::Request;
+use crate::words::Job;
 
 /// A worker that has so much before it is given nothing more for the first time. So a new request
 /// waits there for about as long, and for one chunk; and who comes to the end of what it has when
@@ -17,12 +18,17 @@ const CHUNK_TOKENS: u32 = 256;
 const CHUNKS_OF_A_WORKER: usize = 2;
 
 impl Plan {
-    /// How many chunks `request` may have in flight: as many as `batch_tokens` are, but of small
-    /// ones no more than keep all workers at work, and never all that may be in flight. Each takes
-    /// a worker some time however small it is, and how small they are is for callers to say.
+    /// How many chunks `request` may have in flight: no more than its room in pools is for.
     pub(super) fn window(&self, request: &Request) -> usize {
+        self.window_of(&request.job).min(request.window)
+    }
+
+    /// The same of what begins now: as many as `batch_tokens` are, but of small ones no more than
+    /// keep all workers at work, and never all that may be in flight. Each takes a worker some time
+    /// however small it is, and how small they are is for callers to say.
+    pub(super) fn window_of(&self, job: &Job) -> usize {
         let limits = &self.limits;
-        let by_tokens = limits.batch_tokens / request.job.grid.chunk_tokens();
+        let by_tokens = limits.batch_tokens / job.grid.chunk_tokens();
         let enough = (limits.batch_tokens / CHUNK_TOKENS) as usize;
         let enough = enough.max(self.workers_up() * CHUNKS_OF_A_WORKER);
         let but_a_quarter = limits.batch_chunks - limits.batch_chunks / 4;

@@ -112,7 +112,7 @@ impl Plan {
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);
         }
-        request.sets = self.sets(&request.job);
+        (request.sets, request.window) = (self.sets(&request.job), self.window_of(&request.job));
         let (pos, chunks) = (self.running.len(), 0..request.chunk_count());
         self.running.push(request);
         self.restore_shards(pos, chunks);
@@ -162,7 +162,8 @@ impl Plan {
     }
 
     fn sets(&self, job: &Job) -> Sets {
-        Sets::of(job, &self.limits, self.takers().map(|(_, worker)| worker.pool_tokens))
+        let pools = self.takers().map(|(_, worker)| worker.pool_tokens);
+        Sets::of(job, (self.window_of(job), self.limits.page_tokens), pools)
     }
 
     /// Tokens that the memory sets of `job` take of any worker that has a chunk of it.

@@ -162,7 +162,7 @@ impl Plan {
         let id = self.running[pos].id;
         let chosen = match self.places_again(pos, moved, avoid, why) {
             Ok(chosen) => chosen,
-            Err(_) if self.may_wait(pos) => return self.running[pos].stranded.extend(moved),
+            Err(_) if self.may_wait(pos) => return self.strand(pos, moved),
             Err(failure) => return self.fail(id, failure),
         };
         self.running[pos].patience.has_a_place();
@@ -174,7 +174,7 @@ impl Plan {
         if !self.resume_again(pos, moved) {
             // Who has it may come back.
             if self.awaits_workers() {
-                return self.running[pos].stranded.extend(moved);
+                return self.strand(pos, moved);
             }
             return self.fail(id, Failure::SessionLost);
         }
@@ -188,6 +188,15 @@ impl Plan {
         self.restore_shards(pos, moved.iter().copied());
         for &idx in moved {
             self.redirect_to(pos, idx);
+        }
+    }
+
+    /// Has the chunks `moved` of a running request wait for a worker to come. Where memory is handed
+    /// on, what is in flight and needs them must not hold up its workers for so long: they drop it.
+    pub(super) fn strand(&mut self, pos: usize, moved: &[usize]) {
+        self.running[pos].stranded.extend(moved);
+        if !self.running[pos].is_sharded() {
+            self.take_back(pos);
         }
     }
 

@@ -52,7 +52,7 @@ impl Plan {
         let moved = self.lose(pos, &[idx], worker);
         let request = &mut self.running[pos];
         request.disruptions = disruptions;
-        request.stranded.extend(moved);
+        self.strand(pos, &moved);
     }
 
     /// Whether what has no place in the request at `pos` may wait for one.

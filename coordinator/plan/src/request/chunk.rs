@@ -35,6 +35,8 @@ pub(super) struct Chunk {
     pub(super) left_at: Option<WorkerId>,
     /// Whether a snapshot at its worker stands for its shard.
     pub(super) kept: bool,
+    /// Whether it was ever done, so that all that is told of it was.
+    pub(super) was_done: bool,
     /// Tokens that are computed while it is in flight: none where a snapshot stands for it.
     pub(super) in_flight_tokens: u64,
 }
@@ -51,6 +53,7 @@ impl Chunk {
             raced: false,
             left_at: None,
             kept: false,
+            was_done: false,
             in_flight_tokens: 0,
         }
     }

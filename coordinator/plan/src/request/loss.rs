@@ -97,6 +97,12 @@ impl Request {
         let mut moved = self.lose_snapshot(lost);
         let mut disrupted = false;
         for &idx in lost {
+            if self.is_needless(idx) {
+                self.set(idx, State::Released);
+                self.stranded.remove(&idx);
+                moved.remove(&idx);
+                continue;
+            }
             match self.chunks[idx].state {
                 State::Held => self.chunks[idx].state = State::Released,
                 State::Released => {}
@@ -119,9 +125,18 @@ impl Request {
                 moved.insert(idx);
             }
         }
+        self.pass_done();
         self.disruptions += u32::from(disrupted);
         self.forget_tickets();
         moved.into_iter().collect()
+    }
+
+    /// Whether an undone chunk was done before, and is done again for nothing but to have its memory
+    /// twice: that of the next one is there.
+    fn is_needless(&self, idx: usize) -> bool {
+        let is_done = |idx: usize| self.chunks.get(idx).is_some_and(|it| it.state.is_done());
+        let goes_on = !is_done(self.chunks.len() - 1);
+        !is_done(idx) && self.chunks[idx].was_done && is_done(idx + 1) && goes_on
     }
 
     pub(super) fn redo(&mut self, idx: usize) {
