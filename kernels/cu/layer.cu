@@ -45,6 +45,12 @@ DEVICE f32 sum_of_warp(f32 x) {
     return x;
 }
 
+// 1 / sqrt(squares). Not a number where squares are beyond f32: 1 / infinity would make zeros of
+// the row, which nobody could tell from a good one.
+DEVICE f32 over_root(f32 squares) {
+    return finite(squares) ? div(1.0f, root(squares)) : squares - squares;
+}
+
 // The forms in which rows are multiplied. `put` writes four columns of a lane; all lanes of a
 // warp have the same row and group.
 struct AsF32 {
@@ -209,7 +215,8 @@ DEVICE void prepare_norm(const PrepareParams& p) {
     sync_block();
     squares = 0;
     for (u32 warp = 0; warp < WARPS; warp++) squares = add(squares, sums[warp]);
-    f32 scale = div(1.0f, root(add(div(squares, (f32)p.columns), p.eps)));
+    f32 scale = over_root(add(div(squares, (f32)p.columns), p.eps));
+    report(p, finite(scale));
     for (u32 group = warp_index(); group < groups; group += WARPS) {
         u32 column = group * GROUP + lane_index() * 4;
         Four four = read_four(from, p.columns, column);
@@ -259,7 +266,13 @@ struct HeadNorm {
 DEVICE f32 norm_scale(const f32* x, u32 span, f32 eps) {
     f32 squares = 0;
     for (u32 i = lane_index(); i < span; i += 32) squares = fma(x[i], x[i], squares);
-    return div(1.0f, root(add(div(sum_of_warp(squares), (f32)span), eps)));
+    return over_root(add(div(sum_of_warp(squares), (f32)span), eps));
+}
+
+// What is further from 0 than `most` cut off there, but what is infinite, so that it is seen.
+DEVICE f32 clipped(f32 x, f32 most) {
+    if (!finite(x)) return x;
+    return x > most ? most : x < -most ? -most : x;
 }
 
 // Head `head` of a token, all of which begin at `heads`: norm, rotation of element i against
@@ -274,9 +287,9 @@ DEVICE void turn_head(
     const f32 *from = heads + head * d, *norm = of.weights;
     f32 scale = 1.0f;
     if (norm) {
-        bool of_all = of.span > d;
-        scale = norm_scale(of_all ? heads : from, of.span, p.eps);
-        if (of_all) norm += head * d;
+        bool together = of.span > d && !p.norms_apart;
+        scale = norm_scale(together ? heads : from, together ? of.span : d, p.eps);
+        if (of.span > d) norm += head * d;
     }
     bool good = true;
     for (u32 i = lane; i < half; i += 32) {
@@ -291,6 +304,7 @@ DEVICE void turn_head(
                 x = mul(x, norm[i]), y = mul(y, norm[i + half]);
             }
         }
+        x = clipped(x, p.clip), y = clipped(y, p.clip);
         good &= turn_pair(to, half, i, x, y, by);
     }
     if (!good) *p.broken = p.code;
@@ -319,6 +333,7 @@ DEVICE void split_heads(const HeadsParams& p) {
         bool good = true;
         for (u32 i = lane_index(); i < d; i += 32) {
             f32 x = p.v_norm ? mul(mul(from[i], scale), p.v_norm[i]) : from[i];
+            x = clipped(x, p.clip);
             good &= finite(x);
             store_as((T*)p.v + row * d + i, x);
         }

@@ -173,6 +173,8 @@ struct HeadsParams {
     u32 k_span;        // the same of keys
     u32 queries_from;  // the row of the first token's queries among angles: 0 or `tokens`
     u32 norms_last;    // they are of what is rotated already
+    u32 norms_apart;   // those of all heads are of each by itself
+    f32 clip;          // what is further from 0 is cut off before rotation; infinite if nothing is
     u32 unused;
 };
 

@@ -198,9 +198,10 @@ pub(crate) fn projection(
         let want = if of_all { heads * spec.head_dim } else { spec.head_dim };
         norm.as_ref().map_or(Ok(()), |norm| same(OP, "QK norm", norm.len(), want))?;
         ensure(OP, !(of_all && layer.norms_last), || {
-            "a norm of what is rotated is of all heads together".to_owned()
+            "a norm of what is rotated has weights of all heads".to_owned()
         })?;
     }
+    clipping(layer)?;
     layer.v_norm.as_ref().map_or(Ok(()), |norm| same(OP, "v_norm", norm.len(), spec.head_dim))?;
     same(OP, "2 angles.half", 2 * angles.half, spec.head_dim)?;
     same(OP, "angles.tokens", angles.tokens, x.rows())?;
@@ -210,6 +211,18 @@ pub(crate) fn projection(
     same(OP, "angles.sin elements", angles.sin.len(), elements)?;
     at_most(OP, "queries", queries, x.rows())?;
     positions_fit(OP, start, x.rows())
+}
+
+/// What is cut off of queries, keys and values.
+fn clipping(layer: &LayerWeights) -> Checked {
+    const OP: &str = "project";
+    let Some(most) = layer.clip else { return Ok(()) };
+    ensure(OP, most.is_finite() && most > 0.0, || {
+        format!("clip is {most}, must be above 0 and finite")
+    })?;
+    ensure(OP, !layer.norms_last && layer.latent.is_none(), || {
+        "queries and keys are cut off before a norm, or are made of a few numbers".to_owned()
+    })
 }
 
 /// What a first product made into heads.

@@ -308,7 +308,7 @@ pub struct LayerWeights {
     /// and keys then.
     pub latent: Option<Latent>,
     /// RMS norm of queries before rotation, if the model has it: `[head_dim]`, of every head, or
-    /// `[H D]`, of all heads of a token together.
+    /// `[H D]`, of all heads of a token together unless [`norms_apart`](Self::norms_apart).
     pub q_norm: Option<Arc<[f32]>>,
     /// The same for keys: `[head_dim]` or `[G D]`.
     pub k_norm: Option<Arc<[f32]>>,
@@ -317,6 +317,13 @@ pub struct LayerWeights {
     /// These norms are of what is rotated already, each head's  (Tencent 2025, Hunyuan). Angles
     /// only rotate then: cosine and sine have no factor.
     pub norms_last: bool,
+    /// Norms of queries and keys that have weights of all heads are of each head by itself
+    /// (Cohere 2024, Command R+).
+    pub norms_apart: bool,
+    /// How far from 0 elements of queries, keys and values are at most, if there is a bound: what
+    /// is further is cut off there, behind norms and before rotation
+    /// (Groeneveld et al. 2024, OLMo).
+    pub clip: Option<f32>,
     /// `[H]`, if the model has it: the logit of something that every row of a head sees besides
     /// keys, and that has no value  (OpenAI 2025, gpt-oss). No key is given its mass.
     pub sinks: Option<Arc<[f32]>>,

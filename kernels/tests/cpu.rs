@@ -194,6 +194,8 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         keys_of: None,
         input: None,
         norms_last: false,
+        norms_apart: false,
+        clip: None,
         sinks: None,
         out: pack(width, spec.heads * spec.head_dim, 5, false),
         attn_post_norm: qk_norm.then(|| norm(width, 9)),

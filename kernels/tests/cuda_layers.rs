@@ -112,6 +112,8 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         keys_of: None,
         input: None,
         norms_last: false,
+        norms_apart: false,
+        clip: None,
         sinks: None,
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),
         attn_post_norm: None,

@@ -6,8 +6,8 @@ out=${1:-$(mktemp -d)}
 limit_s=${LIMIT_S:-270}
 # A process that says nothing new for so long is ended, and the next goes on behind its last row.
 process_s=120
-# Processes that may be lost.
-losses_max=8
+# Processes that may be lost: what breaks one context costs a second each time.
+losses_max=40
 
 pythons=(python3 /opt/torch/.venv/bin/python)
 
@@ -36,9 +36,11 @@ LD_LIBRARY_PATH=$(library_folders | grep . | paste -sd:)${LD_LIBRARY_PATH:+:$LD_
 
 [[ -x $aqueduct ]] || { echo "error: no binary at $aqueduct; set AQUEDUCT" >&2; exit 2; }
 mkdir -p "$out"
-found=$("$aqueduct" gpu devices 2>&1) || {
+found=$(timeout -k 5 60 "$aqueduct" gpu devices 2>"$out/devices.err") || {
   code=$?
-  echo "error: ${found#error: }" >&2
+  why=$(tail -n 1 "$out/devices.err")
+  ((code != 124 && code != 137)) || why="gpu devices did not end within 60 seconds"
+  echo "error: ${why#error: }" >&2
   exit "$code"
 }
 echo "$found" | tee "$out/devices.txt"

@@ -194,6 +194,8 @@ def add_metadata(writer, config, head_dim):
         writer.add_layer_norm_rms_eps(eps)
     if config.model_type == 'gpt_neox':
         writer.add_parallel_residual(config.use_parallel_residual)
+    if getattr(config, 'clip_qkv', None):
+        writer.add_clamp_kqv(config.clip_qkv)
     if hasattr(config, 'logit_scale'):
         writer.add_logit_scale(config.logit_scale)
     writer.add_vocab_size(config.vocab_size)
@@ -432,7 +434,7 @@ def add_tensor(writer, key, tensor, kind, config):
     if parts[-1] == 'query_key_value':
         order = queries_first(data.shape[0], groups, config.num_attention_heads)
         data = data[order]
-    exact = 'ffn_gate_inp' in name or data.ndim != 2
+    exact = 'ffn_gate_inp' in name or data.ndim != 2 or name.endswith('_norm')
     kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
     if data.shape[-1] % block_elements:

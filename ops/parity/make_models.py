@@ -211,11 +211,17 @@ MODELS.update({
     'cohere': ('CohereConfig', dict(logit_scale=0.25, pad_token_id=0)),
     'cohere-biases': ('CohereConfig', dict(attention_bias=True, tie_word_embeddings=False,
                                            num_key_value_heads=4, pad_token_id=0)),
+    'cohere-norms': ('CohereConfig', dict(use_qk_norm=True, attention_bias=True, pad_token_id=0)),
     'cohere2': ('Cohere2Config', dict(num_hidden_layers=5, sliding_window=9, pad_token_id=0)),
     'cohere2-global': ('Cohere2Config', dict(layer_types=['full_attention'] * 3, pad_token_id=0)),
     'olmo': ('OlmoConfig', dict(pad_token_id=0)),
     'olmo-tied': ('OlmoConfig', dict(tie_word_embeddings=True, attention_bias=True,
                                      pad_token_id=0)),
+    'olmo-clipped': ('OlmoConfig', dict(clip_qkv=0.4, pad_token_id=0)),
+    'olmoe-clipped': ('OlmoeConfig', dict(num_experts=8, num_experts_per_tok=3, clip_qkv=0.7,
+                                          pad_token_id=0)),
+    'stablelm-norms': ('StableLmConfig', dict(qk_layernorm=True, use_qkv_bias=True,
+                                              pad_token_id=0)),
     'stablelm': ('StableLmConfig', dict(pad_token_id=0, num_attention_heads=2)),
     'stablelm-parallel': ('StableLmConfig', dict(pad_token_id=0, use_qkv_bias=True,
                                                  use_parallel_residual=True,
@@ -1012,6 +1018,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'gpt-oss', 'MXFP4')
     gguf_case(cases, 'gemma2', 'Q8_0')
     gguf_case(cases, 'cohere', 'Q4_0')
+    gguf_case(cases, 'cohere-norms', 'Q8_0')
+    gguf_case(cases, 'olmo-clipped', 'Q8_0')
     narrow_case(cases, 'cohere2', torch.bfloat16)
     narrow_case(cases, 'olmo-tied', torch.float16)
     narrow_case(cases, 'stablelm', torch.bfloat16)

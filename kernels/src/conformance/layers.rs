@@ -82,6 +82,36 @@ pub fn norm_matches_f64(backend: &dyn Backend) {
     identical("norm of zeros", zero.data(), &[0.0; 16]).unwrap();
 }
 
+/// Of rows whose squares are beyond f32 come what f64 makes of them, an error or no numbers: zeros,
+/// which 1 / infinity makes, could not be told from a good row.
+pub fn huge_rows_are_no_zeros(backend: &dyn Backend) {
+    let looks = [PLAIN, Look { qk_norm: true, ..PLAIN }, Look { gemma: true, ..PLAIN }];
+    for look in looks.into_iter().chain([Look { olmo: true, qk_norm: true, ..PLAIN }]) {
+        let layer = PlainLayer::new(look);
+        let (packed, d) = (layer.pack(backend), layer.spec.head_dim);
+        let mut x = rows(8, 2, layer.width());
+        x.row_mut(0).iter_mut().for_each(|x| *x *= 1e25);
+        let mut attention = rows(9, 2, layer.attended());
+        attention.row_mut(0).iter_mut().for_each(|x| *x *= 1e25);
+        let is_told = |what: &str, seen: Result<Vec<f32>, BackendError>| {
+            let has_numbers = |seen: &[f32]| seen.iter().all(|x| x.is_finite());
+            let zeros = |seen: &[f32]| seen.iter().filter(|x| **x == 0.0).count();
+            let Ok(seen) = seen else { return };
+            assert!(!has_numbers(&seen) || zeros(&seen) < seen.len() / 2, "{what}: {seen:?}");
+        };
+        let qkv = backend.project(&packed, &x, (0, &angles(0, 2, d)), 2);
+        let keys = qkv.and_then(|qkv| Ok(qkv.q.data.host()?[..d].to_vec()));
+        is_told("project", keys);
+        let x = rows(8, 2, layer.width());
+        let made = backend.finish(&packed, &x, &attention).and_then(|y| {
+            y.array().host()?;
+            // What was added to the stream.
+            Ok(y.row(0).iter().zip(x.row(0)).map(|(y, x)| y - x).collect())
+        });
+        is_told("finish", made);
+    }
+}
+
 /// Rows of the table, first and last and repeated, with no arithmetic but the scale.
 pub fn embed_widens_exactly(backend: &dyn Backend) {
     for held in Held::ALL {
@@ -98,7 +128,8 @@ pub fn embed_widens_exactly(backend: &dyn Backend) {
     }
 }
 
-/// Norm, QKV with and without bias and QK norm, rotation at far positions, rounding.
+/// Norm, QKV with and without bias and QK norm, what is cut off, rotation at far positions,
+/// rounding.
 pub fn project_matches_f64(backend: &dyn Backend) {
     for (bias, qk_norm) in [(false, false), (true, false), (false, true), (true, true)] {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
@@ -107,6 +138,8 @@ pub fn project_matches_f64(backend: &dyn Backend) {
                     for (olmo, last) in [(false, false), (true, false), (false, true)] {
                         let look = Look { held, bias, qk_norm, kv, olmo, last, ..PLAIN };
                         check_project(backend, &PlainLayer::new(look), start);
+                        let clip = Look { clip: !last, apart: last || !olmo, last: false, ..look };
+                        check_project(backend, &PlainLayer::new(clip), start);
                     }
                     for latent in [Some(false), Some(true)] {
                         let look = Look { held, bias, kv, latent, ..PLAIN };
@@ -314,6 +347,11 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { last: true, ..look });
         check_rows_alone(backend, Look { head_dim: 64, last: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
+        for head_dim in [20, 64] {
+            let apart = Look { head_dim, apart: true, clip: true, ..look };
+            check_project(backend, &PlainLayer::new(apart), 7);
+            check_rows_alone(backend, apart);
+        }
         check_rows_alone(backend, Look { oss: true, experts: true, ..look });
         for latent in [Some(false), Some(true)] {
             check_rows_alone(backend, Look { latent, ..look });

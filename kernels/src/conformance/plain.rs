@@ -3,6 +3,7 @@
 mod feed;
 mod latent;
 
+use std::iter;
 use std::sync::Arc;
 
 use half::bf16;
@@ -110,6 +111,10 @@ pub(super) struct Look {
     pub(super) latent: Option<bool>,
     /// QK norms are behind the rotation.
     pub(super) last: bool,
+    /// They have weights of each head.
+    pub(super) apart: bool,
+    /// What is further from 0 than [`CLIP`] is cut off of queries, keys and values.
+    pub(super) clip: bool,
     /// There is no feed-forward part.
     pub(super) ends: bool,
     /// There are no keys and values.
@@ -133,9 +138,14 @@ pub(super) const PLAIN: Look = Look {
     beside: false,
     latent: None,
     last: false,
+    apart: false,
+    clip: false,
     ends: false,
     borrows: false,
 };
+
+/// So that about every second element is cut off.
+const CLIP: f32 = 0.6;
 
 /// Every curve that stands where there is no gate.
 pub(super) const UNGATED: [Ungated; 5] = [
@@ -155,6 +165,8 @@ pub(super) struct PlainLayer {
     scale: Option<f32>,
     v_norm: Option<Vec<f32>>,
     pub(super) norms_last: bool,
+    norms_apart: bool,
+    clip: Option<f32>,
     post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
     latent: Option<PlainLatent>,
@@ -231,7 +243,7 @@ impl PlainLayer {
         Self {
             spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
             norms: (!look.olmo).then(|| [norm(random, width), norm(random, width)]),
-            qk_norms: (look.qk_norm && latent.is_none()).then(|| match look.olmo {
+            qk_norms: (look.qk_norm && latent.is_none()).then(|| match look.olmo || look.apart {
                 true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
@@ -240,6 +252,8 @@ impl PlainLayer {
                 .then(|| norm(random, head_dim)),
             borrows: look.borrows,
             norms_last: look.last,
+            norms_apart: look.apart,
+            clip: look.clip.then_some(CLIP),
             scale: look.beside.then_some(0.4),
             qkv: Plain::new(random, (first, width), look),
             out: Plain::new(random, (width, outputs), Look { bias: look.oss, ..look }),
@@ -273,6 +287,8 @@ impl PlainLayer {
             k_norm: k_norm.filter(|_| !self.borrows),
             v_norm: self.v_norm.as_deref().map(shared),
             norms_last: self.norms_last,
+            norms_apart: self.norms_apart,
+            clip: self.clip,
             scale: self.scale,
             sinks: None,
             out: self.out.pack(backend),
@@ -296,22 +312,35 @@ impl PlainLayer {
         };
         let (q, kv) = all.split_at(spec.heads * d);
         let (k, v) = kv.split_at(kv.len() / 2);
+        let each = |(x, norm): (&[Near], &[f32])| normed(x, norm, eps);
         let turned = |heads: &[Near], i: usize| -> Vec<Near> {
             let norm = |heads: &[Near]| -> Vec<Near> {
                 let Some(norms) = &self.qk_norms else { return heads.to_vec() };
-                let each = heads.chunks(norms[i].len());
-                each.flat_map(|x| normed(x, &norms[i], eps)).collect()
+                let norm = &*norms[i];
+                match self.norms_apart {
+                    true => heads.chunks(d).zip(norm.chunks(d)).flat_map(each).collect(),
+                    false => {
+                        heads.chunks(norm.len()).zip(iter::repeat(norm)).flat_map(each).collect()
+                    }
+                }
             };
             let turn = |heads: &[Near]| -> Vec<Near> {
                 heads.chunks(d).flat_map(|head| rotated(head, cos_sin[i])).collect()
             };
-            if self.norms_last { norm(&turn(heads)) } else { turn(&norm(heads)) }
+            if self.norms_last { norm(&turn(heads)) } else { turn(&self.clipped(norm(heads))) }
         };
         let v = match &self.v_norm {
             Some(norm) => v.chunks(d).flat_map(|head| normed(head, norm, eps)).collect(),
             None => v.to_vec(),
         };
-        [turned(q, 0), turned(k, 1), v]
+        [turned(q, 0), turned(k, 1), self.clipped(v)]
+    }
+
+    fn clipped(&self, mut heads: Vec<Near>) -> Vec<Near> {
+        if let Some(most) = self.clip.map(f64::from) {
+            heads.iter_mut().for_each(|x| x.value = x.value.clamp(-most, most));
+        }
+        heads
     }
 
     pub(super) fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {

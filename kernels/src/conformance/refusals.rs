@@ -111,6 +111,11 @@ fn layer_shapes(backend: &dyn Backend) {
     let mut of_all = PlainLayer::olmo().pack(backend);
     of_all.norms_last = true;
     refused(backend.project(&of_all, &x, (0, &angles(3, spec.head_dim)), x.rows()), "project");
+    for (most, norms_last) in [(0.0, false), (f32::NAN, false), (f32::INFINITY, false), (1.0, true)]
+    {
+        let cut = LayerWeights { clip: Some(most), norms_last, ..plain.pack(backend) };
+        refused(backend.project(&cut, &x, (0, &angles(3, spec.head_dim)), x.rows()), "project");
+    }
     let attention = rows(2, 3, spec.heads * spec.head_dim);
     refused(backend.finish(&layer, &wide, &attention), "finish");
     refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");

@@ -79,13 +79,16 @@ unsafe fn qkv(
 /// What is done to a row before it is stored.
 #[derive(Clone, Copy)]
 struct Treatment<'a> {
-    /// RMS norm with this weight, `[head_dim]`.
+    /// RMS norm with this weight, `[head_dim]`; of several heads, each of which has its own, before
+    /// [`Self::of_head`].
     norm: Option<&'a [f32]>,
     eps: f32,
     /// Rotation by the row's angles.
     turns: Option<Turns<'a>>,
     /// The norm is of what is rotated already.
     norms_last: bool,
+    /// What is further from 0 is cut off before rotation.
+    clip: Option<f32>,
 }
 
 /// Cuts stacked heads into parts, each of whole blocks of rows and heads.
@@ -114,7 +117,8 @@ impl<'a> Cut<'a> {
     /// The next heads, as many as fill `to`.
     fn heads(&mut self, to: Stored<'a>, treatment: Treatment<'a>) {
         let Self { block, tokens, head_dim, first, addends, .. } = *self;
-        for head in to.pieces(tokens * head_dim) {
+        for (idx, head) in to.pieces(tokens * head_dim).enumerate() {
+            let of_head = treatment.of_head(idx, head_dim);
             // A panel may have begun before the first head of all.
             let skipped = self.first * head_dim % LANES;
             let column = self.heads * head_dim - skipped;
@@ -138,7 +142,7 @@ impl<'a> Cut<'a> {
                         finite,
                     });
                 }
-                self.parts[first + idx].heads.push((to, treatment));
+                self.parts[first + idx].heads.push((to, of_head));
             }
             self.heads += 1;
         }
@@ -272,8 +276,8 @@ impl Part<'_> {
 impl<'a> Treatment<'a> {
     /// Nothing is done to the rows of `layer`.
     fn still(layer: &LayerWeights) -> Self {
-        let (eps, norms_last) = (layer.spec.norm_eps, layer.norms_last);
-        Self { norm: None, eps, turns: None, norms_last }
+        let &LayerWeights { spec: LayerSpec { norm_eps: eps, .. }, norms_last, clip, .. } = layer;
+        Self { norm: None, eps, turns: None, norms_last, clip }
     }
 
     /// Its values are treated so.
@@ -284,6 +288,15 @@ impl<'a> Treatment<'a> {
     /// Its queries or keys are treated so.
     fn turned(self, norm: Option<&'a [f32]>, turns: Turns<'a>) -> Self {
         Self { turns: Some(turns), ..self.normed(norm) }
+    }
+
+    /// What is done to head `head` of all these.
+    fn of_head(self, head: usize, head_dim: usize) -> Self {
+        let own = |norm: &'a [f32]| match norm.len() == head_dim {
+            true => norm,
+            false => &norm[head * head_dim..][..head_dim],
+        };
+        Self { norm: self.norm.map(own), ..self }
     }
 
     /// The row of token `t`, treated as [`Self::any`] does it, to the bit.
@@ -300,6 +313,9 @@ impl<'a> Treatment<'a> {
         }
         if !self.norms_last {
             self.norm_whole(simd, &mut x);
+        }
+        if let Some(most) = self.clip {
+            x = x.map(|x| clipped(simd, x, most));
         }
         if let Some(Turns { half, cos, sin }) = self.turns {
             let [cos, sin] = [cos, sin].map(|all| all[t * half..][..N / 2 * LANES].as_chunks().0);
@@ -335,6 +351,11 @@ impl<'a> Treatment<'a> {
         if let Some(weight) = self.norm.filter(|_| !self.norms_last) {
             norm_row(simd, row, weight, self.eps);
         }
+        if let Some(most) = self.clip {
+            for some in row.chunks_mut(LANES) {
+                store_front(clipped(simd, load_front(simd, some), most), some);
+            }
+        }
         if let Some(turns) = self.turns {
             rotate(simd, row, turns, t);
         }
@@ -343,6 +364,13 @@ impl<'a> Treatment<'a> {
         }
         is_finite(simd, row)
     }
+}
+
+/// What is further from 0 than `most` cut off there; of what is infinite comes no number, so that
+/// it is seen.
+#[inline(always)]
+fn clipped<S: Simd>(simd: S, x: S::V, most: f32) -> S::V {
+    simd.splat(-most).max(simd.splat(most).min(x)) + (x - x)
 }
 
 /// Rotates one head's row by the angles of token `t`, element i against i + head_dim / 2.

@@ -11,6 +11,7 @@ mod operation;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,9 +31,10 @@ pub(super) fn file() -> Result<PathBuf, Fault> {
 
 /// Algorithms that are measured.
 const CANDIDATES: usize = 8;
-/// The use of a shape at which it is measured: a prompt's last chunk has a shape that may never
-/// come again.
+/// The use of a shape at which it is measured, and what its rows are a multiple of: chunks have
+/// such sizes, and what a prompt's last chunk has may never come again behind its layers.
 const MEASURED_USE: u32 = 3;
+const MEASURED_ROWS: usize = 128;
 /// Shapes that are remembered; then all are forgotten, which changes no bit.
 const SHAPES_MAX: usize = 4096;
 /// How often a candidate is timed, and how often it runs each time.
@@ -44,7 +46,8 @@ const COMPARED_ROWS: usize = 128;
 /// The library on one device. Choosing an algorithm locks the shapes, for some milliseconds when
 /// one is measured; enqueueing locks the workspace.
 pub(crate) struct CublasLt {
-    handle: Handle,
+    /// Destroying it waits for the device, so that of a lost one is not.
+    handle: ManuallyDrop<Handle>,
     workspace: Address,
     /// A product may be several kernels, which take the workspace from one another: those of
     /// another thread's product must not come between them on the stream.
@@ -89,7 +92,7 @@ impl CublasLt {
         library::found()?;
         driver.bind("cublasLtCreate")?;
         Ok(Self {
-            handle: Handle::new()?,
+            handle: ManuallyDrop::new(Handle::new()?),
             workspace: pool.allocate(WORKSPACE_BYTES)?,
             enqueues: Mutex::default(),
             shapes: Mutex::default(),
@@ -124,7 +127,7 @@ impl CublasLt {
             Some(Plan::Refuses) => None,
             Some(Plan::Takes { algorithm, uses }) => {
                 *uses = uses.saturating_add(1);
-                if *uses == MEASURED_USE {
+                if *uses == MEASURED_USE && product.rows.is_multiple_of(MEASURED_ROWS) {
                     match self.fastest(operation, product, *algorithm) {
                         Ok(Some(fastest)) => *algorithm = fastest,
                         Ok(None) => *uses = 0,
@@ -207,7 +210,10 @@ impl GemmLibrary for CublasLt {
 impl Drop for CublasLt {
     fn drop(&mut self) {
         self.pool.release(self.workspace);
-        let _ = self.driver.bind("cublasLtDestroy"); // where the handle's drop needs it
+        if self.driver.bind("cublasLtDestroy").is_ok() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.handle) };
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use self::library::{check, check_memory, driver};
 use self::progress::{Progress, Stall};
 use self::staging::{Outbox, SLOT_BYTES, Slot};
 use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+use super::leave;
 
 /// The oldest chips served: the first whose matrix instructions take bf16.
 const CAPABILITY_MIN: u32 = 80;
@@ -154,6 +155,7 @@ impl Driver {
         while !event.reached()? {
             if stall.lasts(Instant::now(), self.parts.progress.passed()) > self.patience {
                 self.lost.store(true, Ordering::Release);
+                leave::left_behind();
                 let what = format!("the device did not answer within {:?}", self.patience);
                 return Err(Fault::new("wait", what));
             }

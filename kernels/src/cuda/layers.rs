@@ -204,6 +204,8 @@ impl SplitHeads {
             k_span: span(&layer.k_norm),
             queries_from: angles.queries_from() as u32,
             norms_last: layer.norms_last.into(),
+            norms_apart: layer.norms_apart.into(),
+            clip: layer.clip.unwrap_or(f32::INFINITY),
             unused: 0,
         };
         let heads = self.tokens * (spec.heads + 2 * spec.kv_heads);

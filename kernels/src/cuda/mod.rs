@@ -34,6 +34,7 @@ mod input;
 mod kept;
 mod latent;
 mod layers;
+mod leave;
 #[cfg(feature = "cuda")]
 mod libraries;
 mod linear;
@@ -62,6 +63,7 @@ use std::time::Duration;
 use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
+pub use self::leave::end_process;
 #[cfg(feature = "cuda")]
 pub use self::libraries::{NvidiaLibrary, libraries};
 pub use self::measure::Span;

@@ -18,7 +18,7 @@ use super::device::{Address, Fault};
 use super::driver::side::SideStream;
 use super::driver::{Driver, Event, nap};
 use super::placed::{Placed, fetch_lists, lies_ready};
-use super::{Cuda, Shared};
+use super::{Cuda, Shared, leave};
 use crate::fabric::{FabricError, GroupId, Mark, SetShape};
 use crate::memory::MemorySet;
 
@@ -158,6 +158,7 @@ impl Group {
         if let Some(Member(handle)) = member
             && self.driver.bind("ncclCommAbort").is_ok()
         {
+            leave::left_behind(); // a thread of the library's goes on with it
             // SAFETY: taken, so nobody uses it afterwards.
             unsafe { self.calls.abort(handle) };
         }

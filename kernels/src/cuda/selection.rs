@@ -25,6 +25,9 @@ use crate::{select, shapes};
 const THREADS: u32 = 1024;
 /// `Scratch` and `ReplaceScratch` of `select.cu`.
 const SCRATCH_BYTES: usize = 4 * 2048 + 16 * 32 + 16;
+/// What compute capability 9.0 has of a block's shared memory for itself, which a driver may count
+/// among what may be asked for, or not.
+const RESERVED_BYTES: usize = 1024;
 
 /// Votes of a block's keys, the same for every layer that it passes.
 #[derive(Default)]

@@ -36,8 +36,9 @@ pub(super) fn project(
     for (heads, weight, turns) in [(&mut q, q_norm, of_queries), (&mut k, k_norm, of_keys)] {
         for (i, row) in heads.chunks_exact_mut(spec.head_dim).enumerate() {
             if let Some(weight) = weight.filter(|_| !layer.norms_last) {
-                norm_row(row, weight, spec.norm_eps);
+                norm_row(row, of_head(weight, i / tokens, spec.head_dim), spec.norm_eps);
             }
+            clip(row, layer.clip);
             rotate(row, turns, i % tokens);
             if let Some(weight) = weight.filter(|_| layer.norms_last) {
                 norm_row(row, weight, spec.norm_eps);
@@ -49,6 +50,7 @@ pub(super) fn project(
     if let Some(weight) = &layer.v_norm {
         v.chunks_exact_mut(spec.head_dim).for_each(|row| norm_row(row, weight, spec.norm_eps));
     }
+    clip(&mut v, layer.clip);
 
     let stored = |data: &[f32]| KvHeads::from_f32(g, tokens, spec.head_dim, data, spec.kv);
     let positions: Vec<u32> = (start..).take(tokens).collect();
@@ -96,7 +98,7 @@ fn norm_all_heads<'l>(
     let all_queries = layer.spec.heads * d;
     let mut of_each = |weight: &'l Option<Arc<[f32]>>, first: usize| {
         let weight = weight.as_deref()?;
-        if weight.len() == d {
+        if weight.len() == d || layer.norms_apart {
             return Some(weight);
         }
         for i in 0..qkv.rows() {
@@ -105,6 +107,17 @@ fn norm_all_heads<'l>(
         None
     };
     (of_each(&layer.q_norm, 0), of_each(&layer.k_norm, all_queries))
+}
+
+/// Of the weights of a norm those of head `head`, where each has its own.
+fn of_head(weights: &[f32], head: usize, head_dim: usize) -> &[f32] {
+    if weights.len() == head_dim { weights } else { &weights[head * head_dim..][..head_dim] }
+}
+
+/// Cuts off what is further from 0, but what is infinite, so that it is seen.
+fn clip(row: &mut [f32], most: Option<f32>) {
+    let Some(most) = most else { return };
+    row.iter_mut().filter(|x| x.is_finite()).for_each(|x| *x = x.clamp(-most, most));
 }
 
 /// `heads` of `[tokens, all heads * head_dim]` as `[heads, tokens, head_dim]`.

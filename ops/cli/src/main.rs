@@ -44,14 +44,16 @@ static HEAP: Heap<MiMalloc> = Heap(MiMalloc);
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
     let (cli, names) = Cli::read();
-    match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
+    let code = match run(cli) {
+        Ok(()) => 0,
+        Err(error) if exit::is_reader_gone(&error) => 0,
         Err(error) => {
             eprintln!("error: {}", names.told(exit::one_line(&error)));
-            ExitCode::from(exit::code_of(&error))
+            exit::code_of(&error)
         }
-    }
+    };
+    aqueduct_kernels::cuda::end_process(code);
+    ExitCode::from(code)
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {

@@ -26,6 +26,8 @@ case "$1 $2" in
   case "$*" in
   *"--device cpu --policy window"*) row=('512' '-0.7012') ;;
   *"--device cuda --policy window"*) row=('93' '-6.99e-1') ;;
+  *"--device cpu --policy dense"*) row=('512' '-0.25') ;;
+  *"--device cuda --policy dense"*) row=('93' '-0.75') ;;
   *) exit ;;
   esac
   echo "{\"event\":\"token\",\"choice\":0,\"token_idx\":1,\"token\":${row[0]},\"text\":\"b\",\"logprob\":${row[1]}}" ;;

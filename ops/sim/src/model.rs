@@ -102,6 +102,8 @@ impl Weights {
             keys_of: None,
             input: None,
             norms_last: false,
+            norms_apart: false,
+            clip: None,
             sinks: None,
             out: self.linear(WIDTH, HEADS * HEAD_DIM, 0.5),
             attn_post_norm: None,

@@ -116,6 +116,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         keys_of: None,
         input: None,
         norms_last: false,
+        norms_apart: false,
+        clip: None,
         sinks: None,
         out: pack(&*backend, &[&w.wo]),
         attn_post_norm: None,

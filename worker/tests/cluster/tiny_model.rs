@@ -79,6 +79,8 @@ pub(crate) fn parts(
         keys_of: None,
         input: None,
         norms_last: false,
+        norms_apart: false,
+        clip: None,
         sinks: None,
         out: weights.linear(24, 4 * 8, 0.3),
         attn_post_norm: None,

@@ -16,7 +16,7 @@ const ROWS: usize = 16;
 /// Whether the layer has a norm of all heads of a token together.
 pub(in crate::cpu) fn norms_all_heads(layer: &LayerWeights) -> bool {
     let mut norms = [&layer.q_norm, &layer.k_norm].into_iter().flatten();
-    norms.any(|norm| norm.len() > layer.spec.head_dim)
+    !layer.norms_apart && norms.any(|norm| norm.len() > layer.spec.head_dim)
 }
 
 /// See [`super::project_heads`].

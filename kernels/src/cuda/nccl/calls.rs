@@ -136,8 +136,12 @@ impl Calls {
         let answer = unsafe {
             (self.init)(&raw mut handle, size as c_int, id, rank as c_int, &raw mut config)
         };
-        self.judge("ncclCommInitRankConfig", answer)?;
-        Ok(handle)
+        let joined = self.judge("ncclCommInitRankConfig", answer);
+        if joined.is_err() && !handle.is_null() {
+            // SAFETY: the library's own, which nobody else has.
+            unsafe { self.abort(handle) };
+        }
+        joined.map(|_| handle)
     }
 
     /// What has become of what was last asked of a communicator.

@@ -50,6 +50,8 @@ pub(crate) struct HeadsParams {
     pub(crate) k_span: u32,
     pub(crate) queries_from: u32,
     pub(crate) norms_last: u32,
+    pub(crate) norms_apart: u32,
+    pub(crate) clip: f32,
     pub(crate) unused: u32,
 }
 

@@ -9,7 +9,7 @@ use super::super::Shared;
 use super::super::device::Launch;
 use super::super::params::select::{SelectGather, SelectJoin, SelectKeys};
 use super::super::resident::OnDevice;
-use super::{Answer, Job, Plan, SCRATCH_BYTES, sums};
+use super::{Answer, Job, Plan, RESERVED_BYTES, SCRATCH_BYTES, sums};
 use crate::array::Array;
 use crate::backend::{BackendError, Selected};
 use crate::memory::{Keys, MemorySet};
@@ -150,7 +150,8 @@ impl Job<'_> {
         let positions = shared.place(&past.keys.positions)?;
         let mut kept = Tallies::room(self, table.is_some())?;
         let sums = OnDevice::<f64>::room(shared, 2 * kv_heads)?;
-        let inside = SCRATCH_BYTES + 4 * all <= shared.device.properties().shared_bytes;
+        let inside =
+            SCRATCH_BYTES + RESERVED_BYTES + 4 * all <= shared.device.properties().shared_bytes;
         let ranks = (!inside).then(|| OnDevice::<u32>::room(shared, kv_heads * all)).transpose()?;
         let params = SelectKeys {
             positions: positions.address(),

@@ -18,7 +18,7 @@ use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, Matrix
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
 use super::checkpoint::{Laid, Stored};
-use super::decoder::{Decoder, Family};
+use super::decoder::{Decoder, Family, QkNorm};
 use super::encoding::Encoding;
 use super::fingerprint::Fingerprint;
 use super::held::Held;
@@ -202,6 +202,8 @@ impl<'a, 'r> Assembler<'a, 'r> {
             k_norm,
             v_norm: normed.then(|| vec![1.0; spec.head_dim].into()),
             norms_last: decoder.family.norms_last(),
+            norms_apart: decoder.qk_norm == QkNorm::HeadByHead,
+            clip: decoder.clip,
             sinks,
             attn_post_norm,
             ffn_post_norm,

@@ -33,6 +33,8 @@ pub(crate) enum QkNorm {
     EachHead,
     /// All heads of a token together.
     AllHeads,
+    /// Each head, by weights of its own; they are layer norms in files.
+    HeadByHead,
 }
 
 /// What the norms of the stream are, where they take its mean away first.
@@ -109,6 +111,8 @@ pub(crate) struct Decoder {
     pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
     pub(crate) qk_norm: QkNorm,
+    /// How far from 0 queries, keys and values are at most, behind their norms, if they are kept.
+    pub(crate) clip: Option<f32>,
     /// Layers that rotate have norms of each head of queries and keys, without weights.
     pub(crate) unit_norms: bool,
     /// In layers that see everything, values are keys before their norm and rotation.

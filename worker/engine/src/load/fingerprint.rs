@@ -60,6 +60,9 @@ fn described(decoder: &Decoder) -> String {
     if let Some(gate) = gate {
         all += &format!(" gate: {gate:?}");
     }
+    if let Some(clip) = decoder.clip {
+        all += &format!(" clip: {clip:?}");
+    }
     if *expert_biases {
         all += " expert_biases";
     }

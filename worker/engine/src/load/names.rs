@@ -247,6 +247,10 @@ pub(crate) const HF_OLMO2: Names = Names {
     ..HF
 };
 
+/// The same in Stable LM.
+pub(crate) const HF_STABLELM: Names =
+    Names { q_norm: "self_attn.q_layernorm", k_norm: "self_attn.k_layernorm", ..HF };
+
 /// The same in StarCoder 2.
 pub(crate) const HF_STARCODER2: Names = Names { up: "mlp.c_fc", down: "mlp.c_proj", ..HF };
 

@@ -43,8 +43,8 @@ pub(crate) struct Stored<'a> {
 pub(crate) enum Centre {
     /// From each row its own mean.
     OfRow,
-    /// From each row the mean of all.
-    OfRows(Arc<[f32]>),
+    /// From each row the mean of those among which it is: of so many rows each.
+    OfRows { of: usize, means: Arc<[f32]> },
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -247,8 +247,9 @@ impl Stored<'_> {
                 let mean = (sum / inputs as f64) as f32;
                 to.iter_mut().for_each(|x| *x -= mean);
             }
-            Some(Centre::OfRows(mean)) => {
-                to.iter_mut().zip(&**mean).for_each(|(x, mean)| *x -= mean)
+            Some(Centre::OfRows { of, means }) => {
+                let mean = &means[row / of * inputs..];
+                to.iter_mut().zip(mean).for_each(|(x, mean)| *x -= mean);
             }
         }
         Ok(())
@@ -276,6 +277,32 @@ impl Stored<'_> {
         let mean =
             |column: usize| sums.iter().map(|sums| sums[column]).sum::<f64>() / rows.max(1) as f64;
         Ok((0..inputs).map(|column| mean(column) as f32).collect())
+    }
+
+    /// The means of every `of` rows, `[rows / of, inputs]`, summed in f64.
+    pub(crate) fn mean_rows(&self, name: &str, of: usize) -> Result<Vec<f32>, LoadError> {
+        let (rows, inputs) = self.rows();
+        if of == rows {
+            return self.mean_row(name);
+        }
+        let encoding = self.known_encoding()?;
+        let mut means = vec![0.0; rows / of * inputs];
+        let to = means.chunks_exact_mut(inputs.max(1)).collect();
+        let share = self.rows_of_thread().div_ceil(of);
+        let done = side_by_side(to, share, |first, some: Vec<&mut [f32]>| {
+            let (mut row, mut sums) = (vec![0.0; inputs], vec![0.0; inputs]);
+            for (group, means) in (first..).zip(some) {
+                sums.fill(0.0);
+                for idx in group * of..(group + 1) * of {
+                    self.read_row(encoding, idx, &mut row)?;
+                    sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += f64::from(*x));
+                }
+                means.iter_mut().zip(&sums).for_each(|(to, sum)| *to = (sum / of as f64) as f32);
+            }
+            Ok(())
+        });
+        done.map_err(|what| self.not_finite(name, what))?;
+        Ok(means)
     }
 
     /// What the rows make of `x`: their dot products with it, summed in f64.
@@ -338,10 +365,15 @@ mod tests {
         assert_eq!(plain.mean_row("t").unwrap(), [2.0, 4.0]);
         assert_eq!(plain.times("t", &[2.0, 0.5]).unwrap(), [3.0, 9.0]);
         assert_eq!(of(Some(Centre::OfRow)).f32("t").unwrap(), [-0.5, 0.5, -1.5, 1.5]);
-        let rows = Centre::OfRows([2.0, 4.0].into());
+        let rows = Centre::OfRows { of: 2, means: [2.0, 4.0].into() };
         assert_eq!(of(Some(rows)).f32("t").unwrap(), [-1.0, -2.0, 1.0, 2.0]);
         let bias = Stored { shape: vec![4], ..plain };
         assert_eq!(bias.mean_row("t").unwrap(), [3.0]);
+        let means = bias.mean_rows("t", 2).unwrap();
+        assert_eq!(means, [1.5, 4.5]);
+        let each = Centre::OfRows { of: 2, means: means.into() };
+        let bias = Stored { centre: Some(each), ..bias };
+        assert_eq!(bias.f32("t").unwrap(), [-0.5, 0.5, -1.5, 1.5]);
     }
 
     #[test]

@@ -159,6 +159,8 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             keys_of: None,
             input: None,
             norms_last: false,
+            norms_apart: false,
+            clip: None,
             sinks: None,
             out: cpu.pack(out.clone(), None)?,
             attn_post_norm: None,

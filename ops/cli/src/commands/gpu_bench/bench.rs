@@ -141,6 +141,8 @@ impl Bench {
             keys_of: None,
             input: None,
             norms_last: false,
+            norms_apart: false,
+            clip: None,
             sinks: None,
             out: map(1)?,
             attn_post_norm: None,

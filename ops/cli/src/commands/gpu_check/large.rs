@@ -1,6 +1,7 @@
 //! Chunks of a model's size, by the kernels of the chip and by those that every chip has: a block
 //! of the grid goes over many items and long rows of tiles. Too much for a definition in f64.
 
+use anyhow::Context;
 use aqueduct_kernels::cuda::{Cuda, CudaError, CudaOptions};
 use aqueduct_kernels::{
     Array, Attended, AttentionOps, BackendError, Heads, Keys, KvData, KvHeads, Leaves, Queries,
@@ -130,6 +131,7 @@ pub(super) fn compare_all(
     let general = open(CudaOptions { capability_max: Some(80), ..fastest })?;
     for case in cases {
         report.run(&cuda, &case.name(), || case.compare([&cuda, &general], ROWS))?;
+        general.settle().with_context(|| format!("lost at {}", case.name()))?;
     }
     Ok(())
 }

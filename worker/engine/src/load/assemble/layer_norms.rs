@@ -6,7 +6,8 @@
 //! norm is its RMS norm. Each has none when the mean is taken from the weights: from a table's rows
 //! each one's own, from a map into the stream the mean of its rows. A norm's b becomes W b, a bias
 //! of each map that follows. So no kernel knows layer norms, and every test of RMS norms is one of
-//! these.
+//! these. Those of each query and key head are RMS norms of heads that have no mean: it is taken
+//! from the rows of the maps that make them, of each head its own.
 
 use aqueduct_core::ModelShape;
 use aqueduct_kernels::Linear;
@@ -14,6 +15,7 @@ use aqueduct_kernels::Linear;
 use super::{Assembler, Sources};
 use crate::error::LoadError;
 use crate::load::checkpoint::{Centre, Stored};
+use crate::load::decoder::QkNorm;
 
 impl Sources<'_> {
     /// Takes the means out of what makes the stream, where it is read through layer norms.
@@ -52,7 +54,35 @@ impl Sources<'_> {
                 }
                 let mean = self.checkpoint.find(&name, &shape)?.mean_row(&name)?;
                 if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {
-                    tensor.centre = Some(Centre::OfRows(mean.into()));
+                    tensor.centre = Some(Centre::OfRows { of: shape[0], means: mean.into() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of what makes queries and keys, where layer norms are of each of their heads.
+    ///
+    /// # Errors
+    /// Those of [`Self::centre`].
+    pub(super) fn centre_heads(&mut self) -> Result<(), LoadError> {
+        if self.decoder.qk_norm != QkNorm::HeadByHead {
+            return Ok(());
+        }
+        let ModelShape { layers, width, heads, kv_heads, head_dim, .. } = self.decoder.shape;
+        let (width, of) = (width as usize, head_dim as usize);
+        for layer in 0..layers {
+            for (part, heads) in [(self.names.q, heads), (self.names.k, kv_heads)] {
+                let rows = heads as usize * of;
+                for (suffix, shape) in [("weight", vec![rows, width]), ("bias", vec![rows])] {
+                    let name = format!("{}.{layer}.{part}.{suffix}", self.names.layer);
+                    if !self.checkpoint.tensors.contains_key(&name) {
+                        continue;
+                    }
+                    let means = self.checkpoint.find(&name, &shape)?.mean_rows(&name, of)?;
+                    if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {
+                        tensor.centre = Some(Centre::OfRows { of, means: means.into() });
+                    }
                 }
             }
         }

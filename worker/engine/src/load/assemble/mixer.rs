@@ -43,6 +43,11 @@ impl Assembler<'_, '_> {
             return Ok(HeadNorms { q_norm: Some(ones.clone()), k_norm: Some(ones) });
         }
         let spans = match decoder.qk_norm {
+            QkNorm::HeadByHead => {
+                let [q_norm, k_norm] = [(names.q_norm, spec.heads), (names.k_norm, spec.kv_heads)]
+                    .map(|of| self.norms_of_heads(prefix, of, head_dim));
+                return Ok(HeadNorms { q_norm: Some(q_norm?), k_norm: Some(k_norm?) });
+            }
             QkNorm::Nothing => None,
             QkNorm::EachHead => Some([head_dim; 2]),
             QkNorm::AllHeads => Some([spec.heads, spec.kv_heads].map(|heads| heads * head_dim)),
@@ -51,6 +56,22 @@ impl Assembler<'_, '_> {
         let k_norm =
             self.norm_of(prefix, names.k_norm, spans.filter(|_| has_keys).map(|[_, span]| span))?;
         Ok(HeadNorms { q_norm, k_norm })
+    }
+
+    /// Weights of a norm that each of so many heads has, of one tensor or of one each.
+    fn norms_of_heads(
+        &mut self,
+        prefix: &str,
+        (name, heads): (&str, usize),
+        head_dim: usize,
+    ) -> Result<Arc<[f32]>, LoadError> {
+        let whole = format!("{prefix}.{name}.weight");
+        if self.sources.checkpoint.tensors.contains_key(&whole) {
+            return Ok(self.norm(&whole, heads * head_dim)?.into());
+        }
+        let of_head = |head| norm_of_head(&format!("{prefix}.{name}"), head);
+        let each = (0..heads).map(|head| self.norm(&of_head(head), head_dim));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.concat().into())
     }
 
     /// A layer's attention.
@@ -102,6 +123,11 @@ impl Assembler<'_, '_> {
         let out = self.linear(prefix, out)?;
         Ok(Mixer { sinks, qkv, latent, gate, recurrent: None, out })
     }
+}
+
+/// What the weights of one head's norm are called where each has a tensor (Stable LM).
+pub(super) fn norm_of_head(norm: &str, head: usize) -> String {
+    format!("{norm}.norms.{head}.weight")
 }
 
 /// Takes gates of elements out of the tensors of queries, in which a head's stand behind its

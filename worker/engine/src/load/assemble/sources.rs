@@ -1,6 +1,8 @@
 //! A model's description and its tensors, put together.
 
-use super::mixer::take_gates_apart;
+use aqueduct_core::ModelShape;
+
+use super::mixer::{norm_of_head, take_gates_apart};
 use super::recurrent::lay_recurrents;
 use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, HeadRows, RowOrder};
@@ -26,6 +28,7 @@ impl<'a> Sources<'a> {
         names: &'static Names,
     ) -> Result<Self, LoadError> {
         take_gates_apart(&decoder, &mut checkpoint, names);
+        stack_norms(&decoder, &mut checkpoint, names);
         order_heads(&decoder, &mut checkpoint, names);
         lay_recurrents(&decoder, &mut checkpoint, names);
         if let Some(experts) = &decoder.experts {
@@ -51,6 +54,7 @@ impl<'a> Sources<'a> {
                 .try_for_each(|layer| sources.order_latent(layer, latents))?;
         }
         sources.centre()?;
+        sources.centre_heads()?;
         Ok(sources)
     }
 
@@ -76,7 +80,7 @@ fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names
     }
     let both = shape.heads + shape.kv_heads;
     let [q_normed, k_normed] = match decoder.qk_norm {
-        QkNorm::AllHeads => [shape.heads, shape.kv_heads],
+        QkNorm::AllHeads | QkNorm::HeadByHead => [shape.heads, shape.kv_heads],
         QkNorm::Nothing | QkNorm::EachHead => [1; 2],
     };
     let heads_of = [
@@ -102,6 +106,32 @@ fn order_heads(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names
             let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
             if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
                 tensor.order = Some(order);
+            }
+        }
+        let name = format!("{}.{layer}.{name}", names.layer);
+        for head in 0..heads as usize {
+            let Some(tensor) = checkpoint.tensors.get_mut(&norm_of_head(&name, head)) else {
+                break;
+            };
+            tensor.order = Some(order);
+        }
+    }
+}
+
+/// Norms of heads that have weights of their own are one column after the other here, whose rows
+/// may be told where they stand.
+fn stack_norms(decoder: &Decoder, checkpoint: &mut Checkpoint<'_>, names: &Names) {
+    let ModelShape { layers, heads, kv_heads, head_dim, .. } = decoder.shape;
+    if decoder.qk_norm != QkNorm::HeadByHead {
+        return;
+    }
+    for layer in 0..layers {
+        for (name, heads) in [(names.q_norm, heads), (names.k_norm, kv_heads)] {
+            let tensor =
+                checkpoint.tensors.get_mut(&format!("{}.{layer}.{name}.weight", names.layer));
+            let [heads, head_dim] = [heads, head_dim].map(|count| count as usize);
+            if let Some(tensor) = tensor.filter(|tensor| tensor.shape == [heads, head_dim]) {
+                tensor.shape = vec![heads * head_dim];
             }
         }
     }

@@ -187,6 +187,11 @@ impl Family {
         }
     }
 
+    /// Some members cut off what of queries, keys and values is far from 0.
+    pub(crate) fn clips(self) -> bool {
+        matches!(self, Self::Olmo | Self::Olmoe)
+    }
+
     /// Norms of queries and keys are behind their rotation.
     pub(crate) fn norms_last(self) -> bool {
         matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4)

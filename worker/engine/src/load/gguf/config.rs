@@ -131,10 +131,12 @@ impl Config<'_, '_> {
             keys_are_values: of_gemma4.keys_are_values,
             inputs: of_gemma4.inputs,
             double_ffn: of_gemma4.double_ffn,
-            qk_norm: match has("blk.0.attn_q_norm.weight") && family == Family::Glm4Moe {
-                true => QkNorm::EachHead,
-                false => family.qk_norm(),
+            qk_norm: match (has("blk.0.attn_q_norm.weight"), family) {
+                (true, Family::Glm4Moe) => QkNorm::EachHead,
+                (true, Family::Cohere | Family::StableLm) => QkNorm::HeadByHead,
+                _ => family.qk_norm(),
             },
+            clip: self.clip(&keys)?,
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
             shape,
@@ -188,20 +190,30 @@ impl Config<'_, '_> {
         if causal == Some(false) {
             return refused(Refusal::new("attention.causal", false, "true"));
         }
-        let most =
-            keys.get("attention.clamp_kqv", Field::f32).map_err(|err| self.malformed(err))?;
-        if let Some(most) = most.filter(|&most| most != 0.0) {
-            return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
-        }
         // Of what makes vectors of texts, and no tokens.
         if checkpoint.has_some("dense_2.") {
             return refused(Refusal::new("tensor", "dense_2.weight", "absent"));
         }
         let normed = "blk.0.attn_q_norm.weight";
         let is_normed = checkpoint.tensors.contains_key(normed);
-        match keys.architecture.family().layer_norms() {
-            Some(_) if is_normed => refused(Refusal::new("tensor", normed, "absent")),
+        match keys.architecture.family() {
+            Family::Cohere | Family::StableLm => Ok(()),
+            family if family.layer_norms().is_some() && is_normed => {
+                refused(Refusal::new("tensor", normed, "absent"))
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// How far from 0 queries, keys and values are at most; 0 stands for no bound.
+    fn clip(&self, keys: &Keys<'_, '_>) -> Result<Option<f32>, LoadError> {
+        const KEY: &str = "attention.clamp_kqv";
+        let most = keys.get(KEY, Field::f32).map_err(|err| self.malformed(err))?;
+        let refused = |most, bound| LoadError::refused(self.path, Refusal::new(KEY, most, bound));
+        match most.filter(|&most| most != 0.0) {
+            Some(most) if !keys.architecture.family().clips() => Err(refused(most, "absent")),
+            Some(most) if !(most > 0.0 && most.is_finite()) => Err(refused(most, "0 or above")),
+            most => Ok(most),
         }
     }
 

@@ -77,7 +77,7 @@ struct Config {
     max_window_layers: Option<u32>,
     /// Gemma 3 and EXAONE 4.
     sliding_window_pattern: Option<layers::Pattern>,
-    /// What queries, keys and values would be kept within (OLMoE).
+    /// What queries, keys and values are kept within (OLMo, OLMoE).
     clip_qkv: Option<f32>,
     /// Every layer sees what comes behind it (models of embeddings).
     use_bidirectional_attention: Option<bool>,
@@ -242,6 +242,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
         qk_norm: config.qk_norm(family),
+        clip: config.clip_qkv.filter(|_| family.clips()),
         keys_are_values: config.keys_are_values(family),
         inputs: config.inputs(family).map_err(refused)?,
         double_ffn: config.double_ffn(family),
@@ -277,6 +278,8 @@ impl Config {
     fn qk_norm(&self, family: Family) -> QkNorm {
         match family {
             Family::Glm4Moe if self.use_qk_norm == Some(true) => QkNorm::EachHead,
+            Family::Cohere if self.use_qk_norm == Some(true) => QkNorm::HeadByHead,
+            Family::StableLm if self.qk_layernorm => QkNorm::HeadByHead,
             family => family.qk_norm(),
         }
     }
@@ -628,7 +631,8 @@ mod tests {
         check(Family::Gemma3, both_ways.clone(), "use_bidirectional_attention");
         assert_eq!(config(both_ways).refuse_variants(Family::Llama), Ok(()));
         check(Family::Llama, json!({ "is_causal": false }), "is_causal");
-        check(Family::Olmoe, json!({ "clip_qkv": 8.0 }), "clip_qkv");
+        check(Family::Olmoe, json!({ "clip_qkv": 0.0 }), "clip_qkv");
+        check(Family::Llama, json!({ "clip_qkv": 8.0 }), "clip_qkv");
         let activation = |family, changes: Value| config(changes).activation(family).is_ok();
         assert!(activation(Family::Gemma, json!({ "hidden_act": "gelu" })));
         assert!(activation(

@@ -85,6 +85,7 @@ pub(crate) fn load(
 /// What its tensors are called.
 fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
     match decoder.family {
+        Family::StableLm => &names::HF_STABLELM,
         Family::StarCoder2 => &names::HF_STARCODER2,
         Family::GptNeoX => &names::HF_GPT_NEOX,
         Family::Falcon if decoder.two_norms => &names::HF_FALCON_TWO,

@@ -20,13 +20,16 @@ impl Config {
         if self.is_causal == Some(false) {
             return Err(Refusal::new("is_causal", false, "true"));
         }
-        if let (Family::Olmo | Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
-            return Err(Refusal::new("clip_qkv", most, "null"));
+        match self.clip_qkv {
+            Some(most) if !family.clips() => {
+                return Err(Refusal::new("clip_qkv", most, "null"));
+            }
+            Some(most) if !(most > 0.0 && most.is_finite()) => {
+                return Err(Refusal::new("clip_qkv", most, "above 0"));
+            }
+            _ => {}
         }
-        if family == Family::Cohere && self.use_qk_norm == Some(true) {
-            return Err(Refusal::new("use_qk_norm", true, "false"));
-        }
-        if matches!(family, Family::StableLm | Family::Phi) && self.qk_layernorm {
+        if family == Family::Phi && self.qk_layernorm {
             return Err(Refusal::new("qk_layernorm", true, "false"));
         }
         if family == Family::Apertus && self.rope.says_nothing() {
