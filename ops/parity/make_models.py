@@ -60,6 +60,10 @@ GEMMA4_SMALL = dict(
     layer_types=['sliding_attention', 'sliding_attention', 'full_attention'] * 3,
     hidden_size_per_layer_input=32, vocab_size_per_layer_input=TINY['vocab_size'],
     num_kv_shared_layers=4, use_double_wide_mlp=True, final_logit_softcapping=2.0)
+GEMMA4_UNIFIED = dict(
+    head_dim=16, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True,
+    num_hidden_layers=4, layer_types=['sliding_attention', 'full_attention'] * 2, sliding_window=9,
+    final_logit_softcapping=2.0)
 GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
               sliding_attention=dict(rope_type='default', rope_theta=1e4))
 
@@ -150,6 +154,7 @@ MODELS = {
         hidden_size_per_layer_input=0, final_logit_softcapping=2.0)),
     'gemma4-moe': ('Gemma4TextConfig', GEMMA4_MOE),
     'gemma4-small': ('Gemma4TextConfig', GEMMA4_SMALL),
+    'gemma4-unified': ('Gemma4UnifiedTextConfig', GEMMA4_UNIFIED),
     'gemma4-inputs': ('Gemma4TextConfig', dict(
         GEMMA4_SMALL, num_kv_shared_layers=0, hidden_size_per_layer_input=24)),
     'gemma4-shared': ('Gemma4TextConfig', dict(
@@ -274,6 +279,16 @@ MODELS.update({
     'apertus': ('ApertusConfig', dict(rope_parameters=LLAMA3, pad_token_id=0)),
     'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
                                              tie_word_embeddings=True, pad_token_id=0)),
+})
+# Those of another family by other names.
+MODELS.update({
+    'sarvam-moe': ('SarvamMoEConfig', dict(n_routed_experts=8, head_dim=16, **MOE)),
+    'sarvam-moe-biases': ('SarvamMoEConfig', dict(
+        n_routed_experts=8, head_dim=32, n_shared_experts=2, attention_bias=True,
+        use_qk_norm=False, first_k_dense_replace=0, rope_parameters=YARN, **MOE)),
+    'sarvam-mla': ('SarvamMLAConfig', dict(
+        num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=12,
+        v_head_dim=32, n_routed_experts=8, **MOE)),
 })
 # Whose keys and values come of a few numbers that heads share.
 LATENT = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=20,
@@ -473,6 +488,9 @@ INSIDE = {
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
             **VISION))),
+    'gemma4-unified-inside': ('Gemma4UnifiedConfig', GEMMA4_UNIFIED, dict(
+        audio_config=dict(audio_embed_dim=16), vision_config=dict(
+            mm_embed_dim=16, output_proj_dims=16, mm_posemb_size=4))),
     'llama4-inside': ('Llama4Config', MODELS['llama4'][1], dict(
         tie_word_embeddings=False, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4,
@@ -629,6 +647,10 @@ def hf_cases(cases, name):
         old_layout(cases, name)
     if name == 'olmo3':
         old_olmo3(cases, name)
+    if name == 'phi3-partial':
+        with_adapters(cases, name)
+    if name == 'sarvam-mla':
+        old_sarvam(cases, name)
     if name == 'qwen2':
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
@@ -693,6 +715,47 @@ def old_olmo3(cases, name):
     config['rope_scaling'] = scaling
     config.pop('layer_types')
     file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def with_adapters(cases, name):
+    """The same as Microsoft has it in a model that reads pictures too, with adapters for these."""
+    path, model = 'phi4-mm', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config.update(architectures=['Phi4MMForCausalLM'], model_type='phi4mm')
+    file.write_text(json.dumps(config))
+    tensors = {}
+    for key, tensor in load_file(cases.out / path / 'model.safetensors').items():
+        module = key.removesuffix('.weight')
+        if not module.endswith('_proj'):
+            tensors[key] = tensor
+            continue
+        tensors[f'{module}.base_layer.weight'] = tensor
+        tensors[f'{module}.lora_A.vision.weight'] = torch.ones(2, tensor.shape[1])
+        tensors[f'{module}.lora_B.vision.weight'] = torch.ones(tensor.shape[0], 2)
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    cases.add(path, model)
+
+
+def old_sarvam(cases, name):
+    """The same as Sarvam's own files have it."""
+    path, model = f'{name}-own', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config.update(architectures=['SarvamMLAForCausalLM'], head_dim=44, q_head_dim=44)
+    for own, name in (('num_experts', 'n_routed_experts'),
+                      ('num_shared_experts', 'n_shared_experts')):
+        config[own] = config.pop(name)
+    config.pop('rope_parameters')
+    config['rope_scaling'] = dict(YARN, type='deepseek_yarn', mscale=1.0, mscale_all_dim=1.0)
+    config['rope_scaling'].pop('rope_type')
+    config['rope_theta'] = config['rope_scaling'].pop('rope_theta')
+    file.write_text(json.dumps(config))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        cases.out / path, dtype=torch.float32, attn_implementation='eager').eval()
     cases.add(path, model)
 
 
@@ -932,6 +995,8 @@ def shrink():
     MODELS['gemma4-small'][1].update(
         num_hidden_layers=4, num_kv_shared_layers=2, vocab_size_per_layer_input=32,
         layer_types=['sliding_attention', 'full_attention'] * 2)
+    MODELS['gemma4-unified'][1].update(num_hidden_layers=2, layer_types=[
+        'sliding_attention', 'full_attention'])
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
@@ -1077,6 +1142,10 @@ def fixture_cases(cases):
     narrow_case(cases, 'hy-v3', torch.float16)
     narrow_case(cases, 'afmoe', torch.bfloat16)
     gguf_case(cases, 'afmoe', 'Q8_0')
+    narrow_case(cases, 'gemma4-unified', torch.bfloat16)
+    narrow_case(cases, 'sarvam-moe', torch.float16)
+    narrow_case(cases, 'sarvam-mla', torch.bfloat16)
+    with_adapters(cases, 'phi3-partial')
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -32,7 +32,7 @@ pub(crate) enum Family {
     Helium,
     Qwen2,
     Qwen3,
-    /// Phi 3, 3.5, 4 and 4 mini.
+    /// Phi 3, 3.5, 4 and 4 mini; 4 multimodal without what reads pictures and sound.
     Phi3,
     /// Granite 3.
     Granite,
@@ -57,7 +57,7 @@ pub(crate) enum Family {
     VaultGemma,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
-    /// Gemma 4: 31B, 26B A4B, E4B and E2B.
+    /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
     Qwen2Moe,
@@ -72,7 +72,7 @@ pub(crate) enum Family {
     GraniteMoeShared,
     /// The same with windows and sinks.
     GraniteMoeSwa,
-    /// GLM 4.5 and 4.6.
+    /// GLM 4.5 and 4.6; Sarvam 30B too.
     Glm4Moe,
     /// dots.llm1.
     Dots1,
@@ -113,7 +113,7 @@ pub(crate) enum Family {
     Jais2,
     /// V2, V2.5 and their lite models.
     DeepSeekV2,
-    /// V3, V3.1 and R1; Kimi K2 too.
+    /// V3, V3.1 and R1; Kimi K2 and Sarvam 105B too.
     DeepSeekV3,
     /// GLM 4.7 Flash.
     Glm4MoeLite,

@@ -15,6 +15,7 @@ mod older;
 mod quantized;
 mod recurrent;
 mod refused;
+mod relatives;
 mod scales;
 
 use std::path::Path;

@@ -9,6 +9,7 @@ mod gpt_oss;
 mod llama4;
 mod olmo_hybrid;
 mod packed;
+mod phi4;
 mod rope;
 mod safetensors;
 mod shards;
@@ -49,6 +50,9 @@ pub(crate) fn load(
     lift_base(&mut checkpoint);
     if decoder.family == Family::Gemma4 {
         checkpoint.open("moe"); // as some quantised files have it
+    }
+    if decoder.family == Family::Phi3 {
+        phi4::leave_adapters(&mut checkpoint);
     }
     four_bits::join(&mut checkpoint)?;
     packed::join(&mut checkpoint, quantized)?;
@@ -125,6 +129,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,
         Family::HunYuan | Family::HunYuanMoe => &names::HF_HUNYUAN,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
+        Family::Glm4Moe if checkpoint.has_some("attention.query_key_value") => &names::HF_SARVAM,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
         Family::Mistral4 => &names::HF_GLM4_MOE,

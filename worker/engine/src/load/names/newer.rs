@@ -46,5 +46,16 @@ pub(crate) const HF_AFMOE: Names = Names {
     ..HF
 };
 
+/// Sarvam 30B, which is GLM 4.5 by names of Ling's.
+pub(crate) const HF_SARVAM: Names = Names {
+    embed: "model.word_embeddings",
+    qkv: "attention.query_key_value",
+    q_norm: "attention.query_layernorm",
+    k_norm: "attention.key_layernorm",
+    out: "attention.dense",
+    experts: ExpertNames { bias: "mlp.gate.expert_bias", ..HF_GLM4_MOE.experts },
+    ..HF_GLM4_MOE
+};
+
 /// llama.cpp's.
 pub(crate) const GGUF_AFMOE: Names = Names { out_gate: "attn_gate", ..GGUF };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{inside, nemotron_h, newer, older};
+use super::{inside, nemotron_h, newer, older, relatives};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -10,7 +10,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma4ForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
+     Gemma3ForCausalLM, Gemma4ForCausalLM, Gemma4UnifiedForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
      GraniteMoeSharedForCausalLM, GraniteSWAForCausalLM, GraniteMoeSWAForCausalLM, \
      MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, \
      MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
@@ -29,8 +29,11 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
-     Gemma4ForConditionalGeneration, Llama4ForConditionalGeneration, \
+     NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
+     Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
+     and what reads text of Gemma3ForConditionalGeneration, \
+     Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration, \
+     Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
@@ -50,7 +53,7 @@ pub(super) fn architecture_of(config: &Value) -> &str {
         (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
         (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
         ("LFM2ForCausalLM", _) => older::LFM2, // as its first files call it
-        _ => architecture,
+        _ => relatives::by_type(architecture, model_type).unwrap_or(architecture),
     }
 }
 
@@ -122,9 +125,11 @@ fn of_type(model_type: &str) -> Option<&'static str> {
 }
 
 /// Types and architectures of models inside of which, or by themselves, is what reads text.
-const INSIDE: [(&str, &str); 9] = [
+const INSIDE: [(&str, &str); 11] = [
     ("gemma4_text", inside::GEMMA4_TEXT),
     ("gemma4", inside::GEMMA4),
+    ("gemma4_unified_text", inside::GEMMA4_UNIFIED_TEXT),
+    ("gemma4_unified", inside::GEMMA4_UNIFIED),
     ("gemma3", inside::GEMMA3),
     ("mistral3", inside::MISTRAL3),
     ("llama4", inside::LLAMA4),
@@ -159,6 +164,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Gemma2ForCausalLM" => Family::Gemma2,
         "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
         inside::GEMMA4_TEXT | inside::GEMMA4 => Family::Gemma4,
+        inside::GEMMA4_UNIFIED_TEXT | inside::GEMMA4_UNIFIED => Family::Gemma4,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
         "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
@@ -204,7 +210,8 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
 pub(super) type Tabled = (&'static str, &'static str, Family);
 
 fn tabled() -> impl Iterator<Item = &'static Tabled> {
-    HYBRIDS.iter().chain(&newer::FAMILIES).chain(&older::FAMILIES)
+    let others = newer::FAMILIES.iter().chain(&older::FAMILIES);
+    HYBRIDS.iter().chain(others).chain(&relatives::FAMILIES)
 }
 
 /// Models some of whose layers remember in a state.
@@ -390,7 +397,9 @@ mod tests {
     fn what_types_make_is_served() {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
         let hybrids = HYBRIDS.iter().map(|of| of.0);
-        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe"].into_iter().chain(hybrids);
+        let relatives = relatives::FAMILIES.iter().map(|of| of.0);
+        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe", "gpt-sw3", "gemma4_unified"];
+        let more = more.into_iter().chain(hybrids).chain(relatives);
         for model_type in types.into_iter().chain(more) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
         }

@@ -24,8 +24,9 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 7] = [
+pub(super) const FAMILIES: [Tabled; 8] = [
     ("gpt2", GPT2, Family::Gpt2),
+    ("gpt-sw3", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
     ("gpt_neo", GPT_NEO, Family::GptNeo),
     ("opt", OPT, Family::Opt),
@@ -281,7 +282,7 @@ fn gptj(fields: &mut Map<String, Value>) {
 }
 
 /// Refuses switches that are there and are not as they are served.
-fn must_be<const N: usize>(
+pub(super) fn must_be<const N: usize>(
     fields: &Map<String, Value>,
     served: [(&str, bool); N],
 ) -> Result<(), String> {
@@ -295,7 +296,7 @@ fn must_be<const N: usize>(
 }
 
 /// Gives fields the names that stand beside theirs.
-fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str); N]) {
+pub(super) fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str); N]) {
     for (own, name) in names {
         if let Some(value) = fields.remove(own) {
             fields.insert(name.to_owned(), value);
@@ -304,7 +305,7 @@ fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str)
 }
 
 /// Adds fields that are not there.
-fn fill(fields: &mut Map<String, Value>, more: Value) {
+pub(super) fn fill(fields: &mut Map<String, Value>, more: Value) {
     for (name, value) in more.as_object().into_iter().flatten() {
         fields.entry(name.clone()).or_insert_with(|| value.clone());
     }
