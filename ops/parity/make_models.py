@@ -218,6 +218,18 @@ MODELS.update({
                                            num_key_value_heads=4, pad_token_id=0)),
     'cohere2': ('Cohere2Config', dict(num_hidden_layers=5, sliding_window=9, pad_token_id=0)),
     'cohere2-global': ('Cohere2Config', dict(layer_types=['full_attention'] * 3, pad_token_id=0)),
+    'cohere2-moe': ('Cohere2MoeConfig', dict(
+        head_dim=16, num_hidden_layers=5, sliding_window=9, num_experts=6, num_experts_per_tok=3,
+        num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=80,
+        intermediate_size=48, pad_token_id=0)),
+    'cohere2-moe-sigmoid': ('Cohere2MoeConfig', dict(
+        head_dim=32, num_hidden_layers=6, sliding_window=9, num_experts=6, num_experts_per_tok=3,
+        num_shared_experts=1, shared_expert_combination_strategy='sum', intermediate_size=48,
+        expert_selection_fn='sigmoid', first_k_dense_replace=2, tie_word_embeddings=False,
+        prefix_dense_sliding_window_pattern=2, attention_bias=True, pad_token_id=0)),
+    'cohere2-moe-rms': ('Cohere2MoeConfig', dict(
+        head_dim=16, sliding_window=9, num_experts=6, intermediate_size=48, rms_norm_eps=1e-3,
+        expert_selection_fn='sigmoid', norm_topk_prob=False, pad_token_id=0)),
     'olmo': ('OlmoConfig', dict(pad_token_id=0)),
     'olmo-tied': ('OlmoConfig', dict(tie_word_embeddings=True, attention_bias=True,
                                      pad_token_id=0)),
@@ -1006,6 +1018,7 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    MODELS['cohere2-moe'][1].update(num_hidden_layers=3, sliding_window_pattern=2)
     MODELS['vaultgemma'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['granite-moe-swa-thetas'][1].update(
         num_hidden_layers=3, layer_rope_theta=[0, 1e4, 5e4], layer_types=[
@@ -1146,6 +1159,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'sarvam-moe', torch.float16)
     narrow_case(cases, 'sarvam-mla', torch.bfloat16)
     with_adapters(cases, 'phi3-partial')
+    narrow_case(cases, 'cohere2-moe', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -95,6 +95,8 @@ pub(crate) struct Decoder {
     pub(crate) in_blocks: bool,
     pub(crate) biases: Biases,
     pub(crate) experts: Option<ManyExperts>,
+    /// What they share counts half, without a gate.
+    pub(crate) shared_half: bool,
     /// Their router and their parts add biases.
     pub(crate) expert_biases: bool,
     /// Groups of which a token may go to a few alone.

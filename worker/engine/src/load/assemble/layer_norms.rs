@@ -43,9 +43,10 @@ impl Sources<'_> {
         for layer in 0..layers {
             let of_part =
                 |part, inputs| [(part, "weight", vec![width, inputs]), (part, "bias", vec![width])];
-            let parts =
-                [of_part(names.out, q_rows), of_part(names.down, ffn)].into_iter().flatten();
-            for (part, suffix, shape) in parts {
+            let parts = [of_part(names.out, q_rows), of_part(names.down, ffn)];
+            let experts = self.expert_outputs();
+            let experts = experts.iter().flat_map(|(part, inputs)| of_part(part, *inputs));
+            for (part, suffix, shape) in parts.into_iter().flatten().chain(experts) {
                 let name = format!("{}.{layer}.{part}.{suffix}", names.layer);
                 if !self.checkpoint.tensors.contains_key(&name) {
                     continue;
@@ -57,6 +58,17 @@ impl Sources<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What maps of experts into the stream may be called, and what they take.
+    fn expert_outputs(&self) -> Vec<(String, usize)> {
+        let (names, decoder) = (&self.names.experts, &self.decoder);
+        let Some(experts) = &decoder.experts else { return Vec::new() };
+        let numbered =
+            |idx: u32| [names.down, names.downs].map(|name| name.replace("{}", &idx.to_string()));
+        let each = (0..experts.count).flat_map(numbered).map(|name| (name, experts.ffn as usize));
+        let shared = experts.shared_ffn.map(|ffn| (names.shared_down.to_owned(), ffn as usize));
+        each.chain(shared).collect()
     }
 }
 

@@ -95,6 +95,8 @@ pub(crate) enum Family {
     Cohere,
     /// Command R7B, Command A and Tiny Aya: with windows in three layers of four.
     Cohere2,
+    /// The same with experts, and windows in dense layers or none (Command A+).
+    Cohere2Moe,
     /// OLMo 1.
     Olmo,
     /// Stable LM 2 and 3B.
@@ -156,7 +158,9 @@ impl Family {
     /// `None`: the stream's norms are RMS norms.
     pub(crate) fn layer_norms(self) -> Option<LayerNorms> {
         match self {
-            Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
+            Self::Cohere | Self::Cohere2 | Self::Cohere2Moe => {
+                Some(LayerNorms { weights: true, biases: false })
+            }
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
@@ -195,7 +199,7 @@ impl Family {
     /// Elements that are rotated together stand beside each other in transformers' files.
     pub(crate) fn neighbours(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
-        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
+        let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
         let glm = matches!(self, Self::Glm | Self::Glm4);
         let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);

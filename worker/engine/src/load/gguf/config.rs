@@ -126,6 +126,7 @@ impl Config<'_, '_> {
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
             latent: self.latents(&keys, (&shape, rotary_dim))?,
+            shared_half: false,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
             keys_are_values: of_gemma4.keys_are_values,

@@ -1,6 +1,7 @@
 //! config.json of transformers 4 and 5.
 
 mod activation;
+mod cohere2_moe;
 mod deepseek;
 mod experts;
 mod families;
@@ -218,7 +219,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
-        layer_norms: family.layer_norms(),
+        layer_norms: config.layer_norms(family),
         parallel: config.is_parallel(family),
         two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
@@ -240,6 +241,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         experts,
         latent: config.latents(family, &shape, order).map_err(refused)?,
         order,
+        shared_half: config.shares_half(family),
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
         qk_norm: config.qk_norm(family),
@@ -351,6 +353,7 @@ impl Config {
                 Family::Granite4 => self.granite4_shared(),
                 Family::Lfm2 => self.lfm2_ffn()?,
                 Family::Llama4 => self.llama4_ffn(),
+                Family::Cohere2Moe => self.cohere2_moe_ffn(),
                 _ => self.intermediate_size,
             },
             max_positions: match family {

@@ -132,7 +132,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Glm4Moe if checkpoint.has_some("attention.query_key_value") => &names::HF_SARVAM,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
-        Family::Mistral4 => &names::HF_GLM4_MOE,
+        Family::Mistral4 | Family::Cohere2Moe => &names::HF_GLM4_MOE,
         _ => &names::HF,
     }
 }

@@ -34,6 +34,7 @@ impl Config {
                 ManyExperts { shared_ffn: shared, ..usual }
             }
             Family::Mellum => self.mellum_experts(usual)?,
+            Family::Cohere2Moe => self.cohere2_moe_experts(usual)?,
             Family::Flint => self.flint_experts(usual)?,
             Family::HyV3 | Family::Afmoe => self.newer_experts(family, usual)?,
             Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {

@@ -18,7 +18,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
      Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
      ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
-     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
+     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, Cohere2MoeForCausalLM, OlmoForCausalLM, \
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
@@ -279,6 +279,7 @@ impl Family {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
+            Self::Cohere2Moe => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
@@ -311,7 +312,7 @@ impl Family {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
             Self::Llama4 | Self::Mellum | Self::Flint => Some(128),
-            Self::Afmoe | Self::HyV3 => Some(128),
+            Self::Afmoe | Self::HyV3 | Self::Cohere2Moe => Some(128),
             Self::VaultGemma => Some(256),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(256),
@@ -327,6 +328,7 @@ impl Family {
             Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
             Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe | Self::GptOss => 1e-5,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
+            Self::Cohere2Moe => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 | Self::Exaone => 1e-5,
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => 1e-5,
@@ -344,7 +346,7 @@ impl Family {
     pub(super) fn is_tied(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4);
-        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
+        let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let own_code = matches!(self, Self::Exaone | Self::MiniCpm);
         let trained = self.first_position().is_some();

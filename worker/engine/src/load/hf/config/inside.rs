@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{older, relatives};
+use super::{cohere2_moe, older, relatives};
 
 /// Models that read more than text, of which what reads text is served.
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
@@ -75,6 +75,9 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     }
     older::rename(&mut fields, architecture)?;
     relatives::rename(&mut fields, architecture)?;
+    if architecture == cohere2_moe::COHERE2_MOE {
+        older::fill(&mut fields, cohere2_moe::defaults());
+    }
     if let Some(Value::Object(rope)) = fields.get_mut("rope_parameters")
         && matches!(architecture, MISTRAL4 | "Mistral4ForCausalLM")
     {

@@ -38,6 +38,7 @@ impl Config {
                 let windows = self.windows(family, &[])?;
                 Ok(windows.iter().map(Option::is_some).collect())
             }
+            (Family::Cohere2Moe, _) => self.cohere2_moe_turns(),
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
@@ -58,7 +59,7 @@ impl Config {
     /// Whether feed-forward parts take what attention takes.
     pub(super) fn is_parallel(&self, family: Family) -> bool {
         match family {
-            Family::Cohere | Family::Cohere2 | Family::Phi => true,
+            Family::Cohere | Family::Cohere2 | Family::Cohere2Moe | Family::Phi => true,
             Family::StableLm => self.use_parallel_residual.unwrap_or(false),
             Family::GptNeoX | Family::Falcon => self.use_parallel_residual.unwrap_or(true),
             Family::GptJ => true,
@@ -89,6 +90,7 @@ impl Config {
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
+            Family::Cohere2Moe => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
             Family::StarCoder2 => {
                 let is_biased = self.use_bias.unwrap_or(true);
@@ -166,6 +168,7 @@ impl Config {
             (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
+            (Family::Cohere2Moe, None) => self.cohere2_moe_slides()?,
             (Family::Afmoe, None) => {
                 let interval =
                     self.newer.global_attn_every_n_layers.unwrap_or(OLMO3_FULL_LAYER_INTERVAL);
@@ -210,6 +213,7 @@ impl Config {
                 given.unwrap_or(Some(4096))
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
+            Family::Cohere2Moe => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
             Family::GraniteSwa | Family::GraniteMoeSwa => given.unwrap_or(Some(128)),
             Family::VaultGemma => given.unwrap_or(Some(4096)),
@@ -250,7 +254,7 @@ impl Config {
 impl Config {
     /// Per layer: whether it has a window, as `sliding_window_pattern` has it: all layers but one
     /// of so many, or by letters, which come again and again (`LLLG`).
-    fn patterned(&self, interval: usize) -> Result<Vec<bool>, Refusal> {
+    pub(super) fn patterned(&self, interval: usize) -> Result<Vec<bool>, Refusal> {
         const FIELD: &str = "sliding_window_pattern";
         let layers = self.num_hidden_layers;
         let interval = match &self.sliding_window_pattern {
@@ -286,12 +290,20 @@ impl Family {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
         let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
         let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
-        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe | Self::Cohere2);
+        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
+        let cohere = matches!(self, Self::Cohere2 | Self::Cohere2Moe);
         // Mistral's with names are Ministral's to transformers, which is the same model else.
         let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
         let granite = matches!(self, Self::GraniteSwa | Self::GraniteMoeSwa);
         let newer = matches!(self, Self::VaultGemma | Self::Mellum | Self::Flint | Self::Afmoe);
-        qwen || others || gemma || exaone || more || granite || newer || self == Self::GptNeo
+        qwen || others
+            || gemma
+            || exaone
+            || cohere
+            || more
+            || granite
+            || newer
+            || self == Self::GptNeo
     }
 }
 

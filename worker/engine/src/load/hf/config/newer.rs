@@ -4,8 +4,8 @@ use aqueduct_core::Refusal;
 use aqueduct_kernels::experts::Scoring;
 use serde::Deserialize;
 
-use super::Config;
 use super::families::Tabled;
+use super::{Config, cohere2_moe};
 use crate::load::decoder::{Family, ManyExperts};
 use crate::load::hf::rope::RopeFields;
 
@@ -26,10 +26,15 @@ pub(super) struct NewerFields {
     router_scaling_factor: Option<f32>,
     score_func: Option<String>,
     route_norm: Option<bool>,
+    /// Command A+: of dense layers.
+    pub(super) prefix_dense_intermediate_size: Option<u32>,
+    pub(super) prefix_dense_sliding_window_pattern: Option<usize>,
+    pub(super) shared_expert_combination_strategy: Option<String>,
+    pub(super) expert_selection_fn: Option<String>,
 }
 
 /// Which they are.
-pub(super) const FAMILIES: [Tabled; 9] = [
+pub(super) const FAMILIES: [Tabled; 10] = [
     ("vaultgemma", "VaultGemmaForCausalLM", Family::VaultGemma),
     ("hyperclovax", "HyperCLOVAXForCausalLM", Family::HyperClovaX),
     ("granitemoeshared", "GraniteMoeSharedForCausalLM", Family::GraniteMoeShared),
@@ -39,6 +44,7 @@ pub(super) const FAMILIES: [Tabled; 9] = [
     ("flint", "FlintForCausalLM", Family::Flint),
     ("afmoe", "AfmoeForCausalLM", Family::Afmoe),
     ("hy_v3", "HYV3ForCausalLM", Family::HyV3),
+    ("cohere2_moe", cohere2_moe::COHERE2_MOE, Family::Cohere2Moe),
 ];
 
 /// What experts share in Granite 4.
