@@ -326,6 +326,12 @@ MODELS.update({
         LATENT, n_routed_experts=8, n_group=1, topk_group=1, norm_topk_prob=False,
         first_k_dense_replace=0, rope_interleave=False, q_lora_rank=None,
         rope_parameters=dict(mscale=0.5, mscale_all_dim=0.8, **YARN), **MOE)),
+    'axk1': ('AXK1Config', dict(
+        WIDER, n_routed_experts=8, n_group=4, topk_group=2, rope_parameters=V3_YARN, **MOE)),
+    'axk1-halves': ('AXK1Config', dict(
+        LATENT, n_routed_experts=8, n_group=1, topk_group=1, norm_topk_prob=False,
+        n_shared_experts=2, rope_interleave=False,
+        mlp_layer_types=['sparse', 'dense', 'sparse'], **MOE)),
     'glm4-moe-lite': ('Glm4MoeLiteConfig', dict(
         WIDER, v_head_dim=44, n_routed_experts=8, **MOE)),
     'youtu': ('YoutuConfig', LATENT),
@@ -661,6 +667,8 @@ def hf_cases(cases, name):
         old_olmo3(cases, name)
     if name == 'phi3-partial':
         with_adapters(cases, name)
+    if name == 'axk1':
+        without_bias(cases, name)
     if name == 'sarvam-mla':
         old_sarvam(cases, name)
     if name == 'qwen2':
@@ -747,6 +755,20 @@ def with_adapters(cases, name):
         tensors[f'{module}.base_layer.weight'] = tensor
         tensors[f'{module}.lora_A.vision.weight'] = torch.ones(2, tensor.shape[1])
         tensors[f'{module}.lora_B.vision.weight'] = torch.ones(tensor.shape[0], 2)
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    cases.add(path, model)
+
+
+def without_bias(cases, name):
+    """The same as SK Telecom has it: scores have no bias, and dense layers norms of no use."""
+    path, model = f'{name}-unbiased', make(name)
+    for key, buffer in model.named_buffers():
+        if key.endswith('e_score_correction_bias'):
+            buffer.data = torch.zeros_like(buffer)
+    model.save_pretrained(cases.out / path)
+    tensors = load_file(cases.out / path / 'model.safetensors')
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.endswith('_bias')}
+    tensors['model.layers.0.post_mlp_layernorm.weight'] = torch.ones(model.config.hidden_size)
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
 
@@ -1013,7 +1035,7 @@ def shrink():
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
     MODELS['gpt-neo'][1]['attention_types'] = [[['global', 'local'], 1]]
-    for name in ('deepseek-v2', 'deepseek-v3'):
+    for name in ('deepseek-v2', 'deepseek-v3', 'axk1'):
         MODELS[name][1].update(n_group=2, topk_group=1)
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
@@ -1160,6 +1182,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'sarvam-mla', torch.bfloat16)
     with_adapters(cases, 'phi3-partial')
     narrow_case(cases, 'cohere2-moe', torch.bfloat16)
+    without_bias(cases, 'axk1')
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

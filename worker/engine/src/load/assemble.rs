@@ -159,8 +159,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
             activation: decoder.activations[idx],
             kv: self.options.kv,
         };
-        let has_norms = [decoder.pre_norms(idx), decoder.post_norms(idx)];
-        let [pre_norm, post_norm] = has_norms.map(|has| has.then_some(width));
+        let has_norms =
+            [decoder.pre_norms(idx), decoder.post_norms(idx), decoder.ffn_post_norm(idx)];
+        let [pre_norm, post_norm, ffn_post] = has_norms.map(|has| has.then_some(width));
         let recurrents = decoder.recurrent.as_ref().filter(|recurrents| recurrents.layers[idx]);
         // In this order tensors are read, and so known by the fingerprint.
         let HeadNorms { q_norm, k_norm } = match recurrents {
@@ -168,7 +169,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             None => self.head_norms(prefix, idx, &spec)?,
         };
         let attn_post_norm = self.norm_of(prefix, names.attn_post_norm, post_norm)?;
-        let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
+        let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, ffn_post)?;
         let Mixer { sinks, qkv, latent, gate, recurrent, out } = match recurrents {
             Some(recurrents) => self.recurrent(prefix, recurrents)?,
             None if !decoder.has_mixer(idx) => self.no_mixer()?,

@@ -170,6 +170,12 @@ impl Decoder {
         self.family.post_norms() && (self.family.pre_norms() || !self.is_recurrent(idx))
     }
 
+    /// Layer `idx` has a norm behind its feed-forward part.
+    pub(crate) fn ffn_post_norm(&self, idx: usize) -> bool {
+        let has_experts = self.experts.as_ref().is_some_and(|experts| experts.layers[idx]);
+        self.post_norms(idx) || (has_experts && self.family.expert_norms())
+    }
+
     /// One norm is of what attention and what the feed-forward part takes.
     pub(crate) fn shares_norm(&self) -> bool {
         self.parallel && !self.two_norms

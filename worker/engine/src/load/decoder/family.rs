@@ -117,6 +117,8 @@ pub(crate) enum Family {
     DeepSeekV2,
     /// V3, V3.1 and R1; Kimi K2 and Sarvam 105B too.
     DeepSeekV3,
+    /// The same with norms behind experts (A.X K1).
+    AxK1,
     /// GLM 4.7 Flash.
     Glm4MoeLite,
     /// DeepSeek V3 without experts.
@@ -201,7 +203,7 @@ impl Family {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        let glm = matches!(self, Self::Glm | Self::Glm4);
+        let glm = matches!(self, Self::Glm | Self::Glm4 | Self::AxK1);
         let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
         ernie || cohere || deepseek || glm || others || self == Self::Llama4
     }
@@ -209,7 +211,7 @@ impl Family {
     /// Keys and values come of a few numbers that heads share.
     pub(crate) fn is_latent(self) -> bool {
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
+        deepseek || matches!(self, Self::AxK1 | Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -217,6 +219,11 @@ impl Family {
         let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
         let more = matches!(self, Self::Gemma4 | Self::HyperClovaX | Self::Afmoe);
         all || more || !self.pre_norms()
+    }
+
+    /// The same of what experts give together, alone.
+    pub(crate) fn expert_norms(self) -> bool {
+        self == Self::AxK1
     }
 
     /// RMS norm of what attention and feed-forward part are given.

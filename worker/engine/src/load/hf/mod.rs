@@ -63,6 +63,9 @@ pub(crate) fn load(
     if decoder.family == Family::Llama4 {
         llama4::take_apart(&mut checkpoint, &decoder)?;
     }
+    if let (Family::AxK1, Some(experts)) = (decoder.family, &mut decoder.experts) {
+        experts.bias = checkpoint.has_some(names::HF_AX_K1.experts.bias);
+    }
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);
     }
@@ -107,6 +110,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::VaultGemma => &names::HF_VAULTGEMMA,
         Family::Flint => &names::HF_FLINT,
         Family::HyV3 => &names::HF_HY_V3,
+        Family::AxK1 => &names::HF_AX_K1,
         Family::Afmoe => &names::HF_AFMOE,
         Family::GraniteMoeShared => &names::HF_GRANITE4,
         Family::GraniteMoeSwa => &names::HF_GRANITE_MOE_SWA,

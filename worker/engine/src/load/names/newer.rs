@@ -46,6 +46,8 @@ pub(crate) const HF_AFMOE: Names = Names {
     ..HF
 };
 
+pub(crate) const HF_AX_K1: Names = Names { ffn_post_norm: "post_mlp_layernorm", ..HF_GLM4_MOE };
+
 /// Sarvam 30B, which is GLM 4.5 by names of Ling's.
 pub(crate) const HF_SARVAM: Names = Names {
     embed: "model.word_embeddings",

@@ -51,9 +51,10 @@ impl Config {
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Mistral4 => {
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => {
                 self.deepseek_experts(family, usual)?
             }
+            Family::AxK1 | Family::Mistral4 => self.deepseek_experts(family, usual)?,
             Family::ExaoneMoe => self.exaone_experts(usual)?,
             Family::Llama4 => self.llama4_experts(usual)?,
             Family::Ernie45Moe => self.ernie_experts(usual)?,

@@ -22,7 +22,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
      PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
-     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
+     AXK1ForCausalLM, Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
      GPTJForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
      IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
@@ -104,6 +104,7 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "starcoder2" => "Starcoder2ForCausalLM",
         "deepseek_v2" => "DeepseekV2ForCausalLM",
         "deepseek_v3" | "kimi_k2" => "DeepseekV3ForCausalLM",
+        "axk1" => "AXK1ForCausalLM",
         "glm4_moe_lite" => "Glm4MoeLiteForCausalLM",
         "youtu" => "YoutuForCausalLM",
         "minicpm3" => "MiniCPM3ForCausalLM",
@@ -194,6 +195,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Jais2ForCausalLM" => Family::Jais2,
         "DeepseekV2ForCausalLM" => Family::DeepSeekV2,
         "DeepseekV3ForCausalLM" => Family::DeepSeekV3,
+        "AXK1ForCausalLM" => Family::AxK1,
         "Glm4MoeLiteForCausalLM" => Family::Glm4MoeLite,
         "YoutuForCausalLM" => Family::Youtu,
         "MiniCPM3ForCausalLM" => Family::MiniCpm3,
@@ -281,7 +283,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
             Self::Cohere2Moe => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
-            Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
+            Self::DeepSeekV2 | Self::DeepSeekV3 | Self::AxK1 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
             Self::Falcon | Self::GptJ | Self::Mistral4 | Self::HyperClovaX => None,
             Self::GraniteMoeShared | Self::GraniteMoeSwa | Self::Afmoe => None,

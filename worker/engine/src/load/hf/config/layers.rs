@@ -108,7 +108,7 @@ impl Config {
             Family::Apertus => both(is_biased, false),
             // Youtu and DeepSeek V3 have no biases, whatever a file says.
             Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
-            Family::Mistral4 => Biases::default(),
+            Family::Mistral4 | Family::AxK1 => Biases::default(),
             Family::DeepSeekV2 | Family::MiniCpm3 => both(false, mlp_bias),
             Family::Cwm => both(false, mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
@@ -240,7 +240,7 @@ impl Config {
             Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
             Family::Jais2 => None,
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::AxK1 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
             Family::Falcon | Family::GptJ | Family::Mistral4 | Family::HyV3 => None,
             Family::HyperClovaX | Family::GraniteMoeShared => None,
