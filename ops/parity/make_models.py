@@ -264,6 +264,9 @@ MODELS.update({
                                            num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
     'falcon-serial': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True)),
     'gptj': ('GPTJConfig', dict(rotary_dim=8)),
+    'codegen': ('CodeGenConfig', dict(rotary_dim=8)),
+    'codegen-two': ('CodeGenConfig', dict(
+        rotary_dim=16, num_attention_heads=2, tie_word_embeddings=True, n_inner=80)),
     'gpt2': ('GPT2Config', dict(n_inner=80)),
     'gpt2-untied': ('GPT2Config', dict(tie_word_embeddings=False, activation_function='relu')),
     'gpt-neo': ('GPTNeoConfig', dict(window_size=9, attention_types=[
@@ -1183,6 +1186,7 @@ def fixture_cases(cases):
     with_adapters(cases, 'phi3-partial')
     narrow_case(cases, 'cohere2-moe', torch.bfloat16)
     without_bias(cases, 'axk1')
+    narrow_case(cases, 'codegen', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -134,6 +134,7 @@ pub(crate) enum Family {
     Afmoe,
     /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
     Falcon,
+    /// GPT-J, and CodeGen, which has queries, keys and values in one tensor.
     GptJ,
     /// Scout and Maverick.
     Llama4,

@@ -1,6 +1,7 @@
 //! A Hugging Face folder: config.json, and one or several files of safetensors or of PyTorch.
 
 mod apertus;
+mod codegen;
 mod config;
 mod eight_bits;
 mod four_bits;
@@ -65,6 +66,9 @@ pub(crate) fn load(
     }
     if let (Family::AxK1, Some(experts)) = (decoder.family, &mut decoder.experts) {
         experts.bias = checkpoint.has_some(names::HF_AX_K1.experts.bias);
+    }
+    if decoder.family == Family::GptJ {
+        codegen::take_apart(&mut checkpoint, &decoder)?;
     }
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);

@@ -24,7 +24,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      AXK1ForCausalLM, Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
+     GPTJForCausalLM, CodeGenForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
      IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
      OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \

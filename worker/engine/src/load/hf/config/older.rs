@@ -9,6 +9,7 @@ use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
+pub(super) const CODEGEN: &str = "CodeGenForCausalLM";
 pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
 pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
 pub(super) const LFM2: &str = "Lfm2ForCausalLM";
@@ -24,10 +25,11 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 8] = [
+pub(super) const FAMILIES: [Tabled; 9] = [
     ("gpt2", GPT2, Family::Gpt2),
     ("gpt-sw3", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
+    ("codegen", CODEGEN, Family::GptJ),
     ("gpt_neo", GPT_NEO, Family::GptNeo),
     ("opt", OPT, Family::Opt),
     ("exaone", EXAONE, Family::Exaone),
@@ -44,7 +46,7 @@ const TIED: &str = "tie_word_embeddings";
 pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Result<(), String> {
     match architecture {
         FALCON => falcon(fields),
-        GPTJ => {
+        GPTJ | CODEGEN => {
             gptj(fields);
             Ok(())
         }
