@@ -179,6 +179,11 @@ MODELS.update({
     'mixtral': ('MixtralConfig', dict(num_local_experts=5, num_experts_per_tok=2)),
     'mixtral-window': ('MixtralConfig', dict(num_local_experts=4, num_experts_per_tok=1,
                                              sliding_window=9, head_dim=32)),
+    'aria': ('AriaTextConfig', dict(
+        moe_num_experts=6, moe_topk=3, intermediate_size=48, pad_token_id=0)),
+    'aria-biases': ('AriaTextConfig', dict(
+        moe_num_experts=6, moe_num_shared_experts=1, intermediate_size=40, attention_bias=True,
+        rope_parameters=YARN, tie_word_embeddings=True, pad_token_id=0)),
     'qwen2-moe': ('Qwen2MoeConfig', dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)),
     'qwen2-moe-window': ('Qwen2MoeConfig', dict(
         num_experts=6, shared_expert_intermediate_size=40, qkv_bias=False, norm_topk_prob=True,
@@ -512,6 +517,10 @@ INSIDE = {
     'gemma4-unified-inside': ('Gemma4UnifiedConfig', GEMMA4_UNIFIED, dict(
         audio_config=dict(audio_embed_dim=16), vision_config=dict(
             mm_embed_dim=16, output_proj_dims=16, mm_posemb_size=4))),
+    'aria-inside': ('AriaConfig', dict(MODELS['aria'][1], model_type='aria_text'), dict(
+        projector_patch_to_query_dict={'4': 2}, vision_config=dict(
+            model_type='idefics3_vision', num_hidden_layers=1, image_size=8,
+            num_attention_heads=2, patch_size=4, **VISION))),
     'llama4-inside': ('Llama4Config', MODELS['llama4'][1], dict(
         tie_word_embeddings=False, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4,
@@ -1187,6 +1196,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'cohere2-moe', torch.bfloat16)
     without_bias(cases, 'axk1')
     narrow_case(cases, 'codegen', torch.bfloat16)
+    narrow_case(cases, 'aria', torch.float16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -60,6 +60,8 @@ pub(crate) enum Family {
     /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
+    /// Llama with experts, all of a layer in one tensor, and what these share (Aria).
+    Aria,
     Qwen2Moe,
     Qwen3Moe,
     /// Qwen 3's layers with windows that turn by a base of their own (Mellum 2).

@@ -1,6 +1,7 @@
 //! A Hugging Face folder: config.json, and one or several files of safetensors or of PyTorch.
 
 mod apertus;
+mod aria;
 mod codegen;
 mod config;
 mod eight_bits;
@@ -67,6 +68,9 @@ pub(crate) fn load(
     if let (Family::AxK1, Some(experts)) = (decoder.family, &mut decoder.experts) {
         experts.bias = checkpoint.has_some(names::HF_AX_K1.experts.bias);
     }
+    if decoder.family == Family::Aria {
+        aria::take_apart(&mut checkpoint, &decoder)?;
+    }
     if decoder.family == Family::GptJ {
         codegen::take_apart(&mut checkpoint, &decoder)?;
     }
@@ -113,6 +117,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::HyperClovaX => &names::HF_HYPERCLOVAX,
         Family::VaultGemma => &names::HF_VAULTGEMMA,
         Family::Flint => &names::HF_FLINT,
+        Family::Aria => &names::HF_ARIA,
         Family::HyV3 => &names::HF_HY_V3,
         Family::AxK1 => &names::HF_AX_K1,
         Family::Afmoe => &names::HF_AFMOE,

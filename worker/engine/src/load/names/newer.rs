@@ -46,6 +46,10 @@ pub(crate) const HF_AFMOE: Names = Names {
     ..HF
 };
 
+/// Aria, once its experts are apart.
+pub(crate) const HF_ARIA: Names =
+    Names { experts: ExpertNames { router: "mlp.router", ..HF_GLM4_MOE.experts }, ..HF_GLM4_MOE };
+
 pub(crate) const HF_AX_K1: Names = Names { ffn_post_norm: "post_mlp_layernorm", ..HF_GLM4_MOE };
 
 /// Sarvam 30B, which is GLM 4.5 by names of Ling's.

@@ -27,6 +27,10 @@ impl Config {
             Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
                 self.plain_experts(family, usual)
             }
+            Family::Aria => {
+                let shared = self.moe_num_shared_experts.unwrap_or(2).saturating_mul(usual.ffn);
+                ManyExperts { shared_ffn: Some(shared).filter(|&shared| shared > 0), ..usual }
+            }
             Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
             Family::Granite4 => ManyExperts { shared_ffn: Some(self.granite4_shared()), ..usual },
             Family::GraniteMoeShared | Family::GraniteMoeSwa => {
@@ -280,6 +284,7 @@ mod tests {
         };
         check(Family::Mixtral, (8, 2, 48, None, true));
         check(Family::GraniteMoe, (8, 2, 48, None, true));
+        check(Family::Aria, (8, 2, 48, Some(96), true));
         check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Qwen3Next, (512, 10, 512, Some(512), true));

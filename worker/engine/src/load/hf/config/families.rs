@@ -24,14 +24,14 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
      AXK1ForCausalLM, Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, CodeGenForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
+     GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
      IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
      OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
      Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
      Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
-     and what reads text of Gemma3ForConditionalGeneration, \
+     and what reads text of AriaForConditionalGeneration, Gemma3ForConditionalGeneration, \
      Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration, \
      Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
@@ -126,7 +126,9 @@ fn of_type(model_type: &str) -> Option<&'static str> {
 }
 
 /// Types and architectures of models inside of which, or by themselves, is what reads text.
-const INSIDE: [(&str, &str); 11] = [
+const INSIDE: [(&str, &str); 13] = [
+    ("aria_text", inside::ARIA_TEXT),
+    ("aria", inside::ARIA),
     ("gemma4_text", inside::GEMMA4_TEXT),
     ("gemma4", inside::GEMMA4),
     ("gemma4_unified_text", inside::GEMMA4_UNIFIED_TEXT),
@@ -166,6 +168,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
         inside::GEMMA4_TEXT | inside::GEMMA4 => Family::Gemma4,
         inside::GEMMA4_UNIFIED_TEXT | inside::GEMMA4_UNIFIED => Family::Gemma4,
+        inside::ARIA_TEXT | inside::ARIA => Family::Aria,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
         "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
@@ -288,7 +291,7 @@ impl Family {
             Self::Falcon | Self::GptJ | Self::Mistral4 | Self::HyperClovaX => None,
             Self::GraniteMoeShared | Self::GraniteMoeSwa | Self::Afmoe => None,
             Self::Exaone | Self::InternLm2 | Self::MiniCpm => None,
-            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => None,
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt | Self::Aria => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
             Self::VaultGemma | Self::Mellum | Self::Flint | Self::GraniteSwa => Some(4),

@@ -5,6 +5,9 @@ use serde_json::{Map, Value, json};
 use super::{cohere2_moe, older, relatives};
 
 /// Models that read more than text, of which what reads text is served.
+pub(super) const ARIA: &str = "AriaForConditionalGeneration";
+/// What stands inside of Aria.
+pub(super) const ARIA_TEXT: &str = "AriaTextForCausalLM";
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const GEMMA4: &str = "Gemma4ForConditionalGeneration";
 /// What stands inside of Gemma 4.
@@ -49,7 +52,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
         GEMMA4 | GEMMA4_TEXT | LLAMA4 | LLAMA4_TEXT => lifted(whole, architecture),
-        GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT => lifted(whole, architecture),
+        GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT | ARIA | ARIA_TEXT => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         // Some who take the text model out leave the whole one's file as it was.
         QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),

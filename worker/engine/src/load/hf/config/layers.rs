@@ -75,7 +75,7 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
-            Family::InternLm2 | Family::MiniCpm => both(is_biased, false),
+            Family::InternLm2 | Family::MiniCpm | Family::Aria => both(is_biased, false),
             Family::HyperClovaX | Family::GraniteSwa | Family::HyV3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
@@ -230,7 +230,7 @@ impl Config {
                 given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
-            Family::Exaone | Family::InternLm2 | Family::MiniCpm => None,
+            Family::Exaone | Family::InternLm2 | Family::MiniCpm | Family::Aria => None,
             Family::GptNeo => given.unwrap_or(Some(256)),
             Family::Gpt2 | Family::GptBigCode | Family::Opt => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
+use super::inside;
 use super::older::{fill, move_to, must_be};
 use crate::load::decoder::Family;
 
@@ -42,6 +43,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
             sarvam_mla(fields);
             Ok(())
         }
+        inside::ARIA | inside::ARIA_TEXT => aria(fields),
         PHI4_MM | PHI4_MULTIMODAL => {
             fill(
                 fields,
@@ -98,6 +100,21 @@ fn sarvam_mla(fields: &mut Map<String, Value>) {
         "first_k_dense_replace": 1,
     });
     fill(fields, unsaid);
+}
+
+fn aria(fields: &mut Map<String, Value>) -> Result<(), String> {
+    // Of what experts share, and not of these.
+    must_be(fields, [("mlp_bias", false)])?;
+    move_to(
+        fields,
+        [("moe_num_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok")],
+    );
+    let unsaid = json!({
+        "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 4096,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048,
+    });
+    fill(fields, unsaid);
+    Ok(())
 }
 
 /// Says what a file turns by that does not say it.
@@ -161,5 +178,13 @@ mod tests {
         assert_eq!(refused(json!({ "use_bias": true })), "use_bias = true: must be false");
         let softmax = refused(json!({ "score_function": "softmax" }));
         assert_eq!(softmax, "score_function = \"softmax\": must be sigmoid");
+    }
+
+    #[test]
+    fn aria_calls_its_experts_otherwise() {
+        let own = json!({ "moe_num_experts": 6, "moe_topk": 3 });
+        check(inside::ARIA_TEXT, own, json!({ "num_local_experts": 6, "num_experts_per_tok": 3 }));
+        let biased = renamed(inside::ARIA, json!({ "mlp_bias": true })).unwrap_err();
+        assert_eq!(biased, "mlp_bias = true: must be false");
     }
 }
