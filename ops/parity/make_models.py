@@ -439,6 +439,11 @@ MODELS.update({
     'qwen35-odd': ('Qwen3_5TextConfig', dict(DELTA_ODD, head_dim=16, attention_bias=True,
                                              tie_word_embeddings=True)),
     'qwen35-moe': ('Qwen3_5MoeTextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'lara-mini': ('LaraMiniConfig', dict(
+        DELTA, head_dim=32, num_hidden_layers=6, sliding_window=9, **SHARED_MOE)),
+    'lara-mini-odd': ('LaraMiniConfig', dict(
+        DELTA_ODD, head_dim=16, sliding_window=9, attention_bias=True, norm_topk_prob=False,
+        tie_word_embeddings=False, **{**SHARED_MOE, 'shared_expert_intermediate_size': 24})),
     'lfm2': ('Lfm2Config', dict(num_hidden_layers=4, full_attn_idxs=[1, 3], block_multiple_of=16)),
     'lfm2-biases': ('Lfm2Config', dict(
         num_hidden_layers=3, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
@@ -1066,6 +1071,8 @@ def shrink():
         'linear_attention', 'full_attention'])
     MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
+    MODELS['lara-mini'][1].update(num_hidden_layers=3, layer_types=[
+        'linear_attention', 'sliding_attention', 'full_attention'])
     MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
     MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -1197,6 +1204,7 @@ def fixture_cases(cases):
     without_bias(cases, 'axk1')
     narrow_case(cases, 'codegen', torch.bfloat16)
     narrow_case(cases, 'aria', torch.float16)
+    narrow_case(cases, 'lara-mini', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

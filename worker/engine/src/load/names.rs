@@ -15,8 +15,8 @@ pub(crate) use self::gguf_hybrids::{
     GGUF_FIRST_QWEN3_NEXT, GGUF_GRANITE_HYBRID, GGUF_LFM2, GGUF_QWEN3_NEXT, GGUF_QWEN35,
 };
 pub(crate) use self::hybrids::{
-    HF_BAMBA, HF_GRANITE4, HF_LFM2, HF_LFM3, HF_NEMOTRON_H, HF_OLMO_HYBRID, HF_QWEN3_NEXT,
-    HF_QWEN35,
+    HF_BAMBA, HF_GRANITE4, HF_LARA_MINI, HF_LFM2, HF_LFM3, HF_NEMOTRON_H, HF_OLMO_HYBRID,
+    HF_QWEN3_NEXT, HF_QWEN35,
 };
 pub(crate) use self::llama4::HF_LLAMA4;
 pub(crate) use self::newer::{

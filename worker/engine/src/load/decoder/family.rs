@@ -148,6 +148,8 @@ pub(crate) enum Family {
     Qwen35,
     /// The same with experts.
     Qwen35Moe,
+    /// Layers of Qwen3.5 and of Qwen 3, with experts; those that see everything do not turn.
+    LaraMini,
     Lfm2,
     /// LFM2 with experts.
     Lfm2Moe,
@@ -183,7 +185,7 @@ impl Family {
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
-            Self::Gemma4 | Self::Mellum | Self::Flint => QkNorm::EachHead,
+            Self::Gemma4 | Self::Mellum | Self::Flint | Self::LaraMini => QkNorm::EachHead,
             Self::HyV3 | Self::Afmoe => QkNorm::EachHead,
             Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,

@@ -125,6 +125,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::GraniteMoeSwa => &names::HF_GRANITE_MOE_SWA,
         Family::Qwen3Next => &names::HF_QWEN3_NEXT,
         Family::Qwen35 | Family::Qwen35Moe => &names::HF_QWEN35,
+        Family::LaraMini => &names::HF_LARA_MINI,
         Family::Lfm2 | Family::Lfm2Moe => &names::HF_LFM2,
         Family::Lfm3 => &names::HF_LFM3,
         Family::Bamba => &names::HF_BAMBA,

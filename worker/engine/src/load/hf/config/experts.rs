@@ -47,6 +47,7 @@ impl Config {
                 }
                 self.qwen_experts(family, usual)?
             }
+            Family::LaraMini => self.lara_mini_experts(usual),
             Family::Lfm2Moe => self.lfm2_experts(usual),
             Family::NemotronH => match self.nemotron_h_experts(usual)? {
                 Some(experts) => experts,
@@ -111,6 +112,17 @@ impl Config {
             },
             ..usual
         })
+    }
+
+    fn lara_mini_experts(&self, usual: ManyExperts) -> ManyExperts {
+        ManyExperts {
+            count: self.expert_count(128),
+            chosen: self.num_experts_per_tok.unwrap_or(4),
+            ffn: self.moe_intermediate_size.unwrap_or(512),
+            shared_ffn: Some(self.shared_expert_intermediate_size.unwrap_or(512)),
+            normalises: self.norm_topk_prob.unwrap_or(true),
+            ..usual
+        }
     }
 
     fn lfm2_experts(&self, usual: ManyExperts) -> ManyExperts {
@@ -289,6 +301,7 @@ mod tests {
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Qwen3Next, (512, 10, 512, Some(512), true));
         check(Family::Qwen35Moe, (256, 8, 512, Some(512), true));
+        check(Family::LaraMini, (128, 4, 512, Some(512), true));
         check(Family::Lfm2Moe, (32, 4, 1792, None, true));
         check(Family::Granite4, (8, 2, 48, Some(1024), true));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));

@@ -27,7 +27,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
      IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
      OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
-     Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
+     Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, \
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
      Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
@@ -220,12 +220,13 @@ fn tabled() -> impl Iterator<Item = &'static Tabled> {
 }
 
 /// Models some of whose layers remember in a state.
-const HYBRIDS: [Tabled; 11] = [
+const HYBRIDS: [Tabled; 12] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
     ("qwen3_5_moe_text", inside::QWEN35_MOE_TEXT, Family::Qwen35Moe),
     ("qwen3_5_moe", inside::QWEN35_MOE, Family::Qwen35Moe),
+    ("lara_mini", inside::LARA_MINI, Family::LaraMini),
     ("lfm2", older::LFM2, Family::Lfm2),
     ("lfm2_moe", older::LFM2_MOE, Family::Lfm2Moe),
     ("lfm3", inside::LFM3, Family::Lfm3),
@@ -305,7 +306,7 @@ impl Family {
             Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
             Self::ExaoneMoe | Self::StableLm => Some(32),
             Self::Qwen3Next | Self::Qwen35Moe => Some(2),
-            Self::Qwen35 | Self::Lfm3 => Some(4),
+            Self::Qwen35 | Self::Lfm3 | Self::LaraMini => Some(4),
             Self::OlmoHybrid => None,
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
         }
@@ -316,7 +317,7 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Llama4 | Self::Mellum | Self::Flint => Some(128),
+            Self::Llama4 | Self::Mellum | Self::Flint | Self::LaraMini => Some(128),
             Self::Afmoe | Self::HyV3 | Self::Cohere2Moe => Some(128),
             Self::VaultGemma => Some(256),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
@@ -357,6 +358,7 @@ impl Family {
         let trained = self.first_position().is_some();
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
         let others = others || matches!(self, Self::VaultGemma | Self::GraniteSwa);
+        let others = others || self == Self::LaraMini;
         let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
         ernie || gemma || cohere || latent || own_code || trained || others || lfm
     }

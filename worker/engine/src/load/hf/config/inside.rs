@@ -33,6 +33,7 @@ pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
 pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
 pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
+pub(super) const LARA_MINI: &str = "LaraMiniForCausalLM";
 pub(super) const LFM3: &str = "Lfm3ForCausalLM";
 const OLMO_HYBRID: &str = "OlmoHybridForCausalLM";
 const QWEN3_NEXT: &str = "Qwen3NextForCausalLM";
@@ -197,6 +198,11 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             }
             all
         }
+        LARA_MINI => json!({
+            "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 1, // of no layer
+            "num_hidden_layers": 34, "num_attention_heads": 16,
+            "max_position_embeddings": 131_072,
+        }),
         // All its layers have experts.
         "SolarOpenForCausalLM" | QWEN35_MOE | QWEN35_MOE_TEXT => json!({ "intermediate_size": 1 }),
         LFM3 if !fields.contains_key("rope_parameters") => lfm3_rope(),

@@ -39,6 +39,7 @@ impl Config {
                 Ok(windows.iter().map(Option::is_some).collect())
             }
             (Family::Cohere2Moe, _) => self.cohere2_moe_turns(),
+            (Family::LaraMini, _) => Ok(self.lara_mini_slides()),
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
@@ -83,7 +84,7 @@ impl Config {
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
             Family::Exaone | Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
-            Family::Lfm3 | Family::OlmoHybrid => both(is_biased, false),
+            Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
@@ -189,6 +190,7 @@ impl Config {
                 (0..layers).map(|idx| idx >= first).collect()
             }
             (Family::Lfm3, _) => self.lfm3_slides(),
+            (Family::LaraMini, _) => self.lara_mini_slides(),
             (Family::Cwm | Family::GraniteSwa | Family::GraniteMoeSwa, None) => {
                 (0..layers).map(|idx| !idx.is_multiple_of(4)).collect()
             }
@@ -219,7 +221,7 @@ impl Config {
             Family::VaultGemma => given.unwrap_or(Some(4096)),
             Family::Mellum | Family::Afmoe => given.unwrap_or(Some(1024)),
             Family::Flint => given.unwrap_or(Some(513)),
-            Family::Gemma4 => given.unwrap_or(Some(512)),
+            Family::Gemma4 | Family::LaraMini => given.unwrap_or(Some(512)),
             Family::Llama4 => self.llama4_block(),
             Family::Lfm3 => given.unwrap_or(Some(256)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
