@@ -297,6 +297,8 @@ MODELS.update({
     'jais2-plain': ('Jais2Config', dict(attention_bias=False, mlp_bias=False, head_dim=32,
                                         tie_word_embeddings=True, pad_token_id=0)),
     'apertus': ('ApertusConfig', dict(rope_parameters=LLAMA3, pad_token_id=0)),
+    'apertus15': ('Apertus1p5TextConfig', dict(
+        rope_parameters=LLAMA3, output_vocab_size=30, pad_token_id=0)),
     'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
                                              tie_word_embeddings=True, pad_token_id=0)),
 })
@@ -657,7 +659,10 @@ class Cases:
     def add(self, path, model):
         """The model at `path` must give the logits of `model`."""
         with torch.no_grad():
-            logits = model(self.ids).logits[0].float().contiguous()
+            logits = model(self.ids).logits[0].float()
+        # Of tokens that are only read there may be none.
+        none = model.get_input_embeddings().num_embeddings - logits.shape[1]
+        logits = torch.nn.functional.pad(logits, (0, none), value=-1e30).contiguous()
         file = f'{path}.logits.safetensors'
         save_file({'logits': logits}, self.out / file)
         self.list.append({'model': path, 'tokens': self.tokens, 'logits': file})
@@ -1205,6 +1210,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'codegen', torch.bfloat16)
     narrow_case(cases, 'aria', torch.float16)
     narrow_case(cases, 'lara-mini', torch.bfloat16)
+    narrow_case(cases, 'apertus15', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -13,7 +13,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
+use aqueduct_kernels::int8::GROUP;
 use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
+
+use half::bf16;
 
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
@@ -280,7 +283,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let norm = norm.map(|norm| format!("{prefix}.{norm}"));
         let weights = stacked.named(prefix, "weight");
         let shift = self.behind_norm(norm.as_deref(), &weights, inputs)?;
-        self.matrix_held(held, &weights, inputs, layer_norms::sum(biases, shift))
+        let outputs = weights.iter().map(|(_, rows)| rows).sum();
+        let bias = layer_norms::sum(biases, shift);
+        self.matrix_held(held, &weights, inputs, (outputs, bias))
     }
 
     /// Rows of all the tensors named in `parts`, one after the other.
@@ -290,7 +295,8 @@ impl<'a, 'r> Assembler<'a, 'r> {
         inputs: usize,
         bias: Option<Vec<f32>>,
     ) -> Result<Linear, LoadError> {
-        self.matrix_held(self.held(parts), parts, inputs, bias)
+        let outputs = parts.iter().map(|(_, rows)| rows).sum();
+        self.matrix_held(self.held(parts), parts, inputs, (outputs, bias))
     }
 
     /// How these are held together.
@@ -311,15 +317,16 @@ impl<'a, 'r> Assembler<'a, 'r> {
         parts.into_iter().map(encoding).collect()
     }
 
+    /// The same, with rows of zeros behind them where there are more outputs.
     fn matrix_held(
         &mut self,
         held: Held,
         parts: &[(String, usize)],
         inputs: usize,
-        bias: Option<Vec<f32>>,
+        (outputs, bias): (usize, Option<Vec<f32>>),
     ) -> Result<Linear, LoadError> {
         self.fingerprint.hold(held);
-        let data = match held {
+        let mut data = match held {
             Held::F32 => MatrixData::F32(joined(self.stack(parts, &[inputs], Stored::f32)?)),
             Held::Bf16 => MatrixData::Bf16(joined(self.stack(parts, &[inputs], Stored::bf16)?)),
             Held::Int8 => {
@@ -328,7 +335,14 @@ impl<'a, 'r> Assembler<'a, 'r> {
                 MatrixData::Int8(Int8Rows { q: joined(q), scales: joined(scales) })
             }
         };
-        let outputs = parts.iter().map(|(_, rows)| rows).sum();
+        match &mut data {
+            MatrixData::F32(data) => data.resize(outputs * inputs, 0.0),
+            MatrixData::Bf16(data) => data.resize(outputs * inputs, bf16::ZERO),
+            MatrixData::Int8(rows) => {
+                rows.q.resize(outputs * inputs, 0);
+                rows.scales.resize(outputs * inputs.div_ceil(GROUP), 0.0);
+            }
+        }
         let packed = self.options.backend.pack(Matrix { outputs, inputs, data }, bias);
         let path = &self.sources.checkpoint.path;
         packed.map_err(|err| LoadError::tensor(path, &parts[0].0, err.to_string()))

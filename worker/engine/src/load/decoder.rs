@@ -123,6 +123,8 @@ pub(crate) struct Decoder {
     pub(crate) tied: bool,
     /// They have a bias.
     pub(crate) head_bias: bool,
+    /// Files have none for tokens from this one on, which are only read.
+    pub(crate) head_rows: Option<u32>,
 }
 
 impl Decoder {

@@ -70,6 +70,9 @@ fn described(decoder: &Decoder) -> String {
     if *head_bias {
         all += " head_bias";
     }
+    if let Some(rows) = decoder.head_rows {
+        all += &format!(" head_rows: {rows}");
+    }
     if *softcaps != Softcaps::default() {
         all += &format!(" softcaps: {softcaps:?}");
     }

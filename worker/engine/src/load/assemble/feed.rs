@@ -193,6 +193,6 @@ impl Assembler<'_, '_> {
         let width = self.sources.decoder.shape.width as usize;
         let bias = biased.then(|| self.read(&format!("{name}.bias"), &[rows], Stored::f32));
         let bias = bias.transpose()?;
-        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, bias)
+        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, (rows, bias))
     }
 }

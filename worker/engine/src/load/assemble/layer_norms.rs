@@ -15,6 +15,10 @@ use super::{Assembler, Sources};
 use crate::error::LoadError;
 use crate::load::checkpoint::{Centre, Stored};
 
+/// The logit of a token that no text may have next: no chance at any temperature, and finite, so
+/// that what is computed of logits is a number.
+const IMPOSSIBLE: f32 = -1e30;
+
 impl Sources<'_> {
     /// Takes the means out of what makes the stream, where it is read through layer norms.
     ///
@@ -76,6 +80,9 @@ impl Assembler<'_, '_> {
     /// What makes logits of the stream behind its last norm.
     pub(super) fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
+        if let Some(some) = decoder.head_rows.map(|some| some as usize) {
+            return self.part_of_head(some, rows, inputs);
+        }
         let parts = vec![(format!("{}.weight", names.head), rows)];
         let own = match decoder.head_bias {
             true => Some(self.read(&format!("{}.bias", names.head), &[rows], Stored::f32)?),
@@ -85,6 +92,19 @@ impl Assembler<'_, '_> {
         let mut bias = sum(own, shift);
         bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
         self.matrix(&parts, inputs, bias)
+    }
+
+    /// The same where files have the first rows alone: tokens behind these are as good as
+    /// impossible.
+    fn part_of_head(
+        &mut self,
+        some: usize,
+        rows: usize,
+        inputs: usize,
+    ) -> Result<Linear, LoadError> {
+        let parts = [(format!("{}.weight", self.sources.names.head), some)];
+        let bias = (0..rows).map(|row| if row < some { 0.0 } else { IMPOSSIBLE }).collect();
+        self.matrix_held(self.held(&parts), &parts, inputs, (rows, Some(bias)))
     }
 
     /// What the bias of layer norm `norm` adds to the maps in `parts`, which follow it; `None`

@@ -138,6 +138,7 @@ impl Config<'_, '_> {
             },
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
+            head_rows: None,
             shape,
         };
         decoder.checked().map_err(refused)

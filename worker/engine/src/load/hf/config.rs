@@ -250,6 +250,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         double_ffn: config.double_ffn(family),
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         head_bias: matches!(family, Family::Phi | Family::GptJ),
+        head_rows: config.head_rows(family).map_err(refused)?,
         shape,
     };
     Ok((decoder.checked().map_err(refused)?, quantized))

@@ -31,7 +31,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
      NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
      Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
-     and what reads text of AriaForConditionalGeneration, Gemma3ForConditionalGeneration, \
+     Apertus1p5TextForCausalLM, \
+     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, Gemma3ForConditionalGeneration, \
      Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration, \
      Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
@@ -126,7 +127,9 @@ fn of_type(model_type: &str) -> Option<&'static str> {
 }
 
 /// Types and architectures of models inside of which, or by themselves, is what reads text.
-const INSIDE: [(&str, &str); 13] = [
+const INSIDE: [(&str, &str); 15] = [
+    ("apertus1p5_text", inside::APERTUS15_TEXT),
+    ("apertus1p5", inside::APERTUS15),
     ("aria_text", inside::ARIA_TEXT),
     ("aria", inside::ARIA),
     ("gemma4_text", inside::GEMMA4_TEXT),
@@ -195,6 +198,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "NemotronForCausalLM" => Family::Nemotron,
         "ArceeForCausalLM" => Family::Arcee,
         "ApertusForCausalLM" => Family::Apertus,
+        inside::APERTUS15_TEXT | inside::APERTUS15 => Family::Apertus,
         "Jais2ForCausalLM" => Family::Jais2,
         "DeepseekV2ForCausalLM" => Family::DeepSeekV2,
         "DeepseekV3ForCausalLM" => Family::DeepSeekV3,

@@ -16,6 +16,9 @@ pub(super) const GEMMA4_TEXT: &str = "Gemma4ForCausalLM";
 pub(super) const GEMMA4_UNIFIED: &str = "Gemma4UnifiedForConditionalGeneration";
 /// What stands inside of that.
 pub(super) const GEMMA4_UNIFIED_TEXT: &str = "Gemma4UnifiedForCausalLM";
+pub(super) const APERTUS15: &str = "Apertus1p5ForConditionalGeneration";
+/// What stands inside of Apertus 1.5.
+pub(super) const APERTUS15_TEXT: &str = "Apertus1p5TextForCausalLM";
 pub(super) const LLAMA4: &str = "Llama4ForConditionalGeneration";
 /// What stands inside of Llama 4.
 pub(super) const LLAMA4_TEXT: &str = "Llama4ForCausalLM";
@@ -54,6 +57,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
         GEMMA4 | GEMMA4_TEXT | LLAMA4 | LLAMA4_TEXT => lifted(whole, architecture),
         GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT | ARIA | ARIA_TEXT => lifted(whole, architecture),
+        APERTUS15 | APERTUS15_TEXT => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         // Some who take the text model out leave the whole one's file as it was.
         QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
@@ -165,6 +169,10 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         GEMMA4 | GEMMA4_TEXT => super::gemma4::defaults(fields),
         GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT => super::gemma4::unified_defaults(fields),
         LLAMA4 | LLAMA4_TEXT => super::llama4::defaults(),
+        APERTUS15 | APERTUS15_TEXT => json!({
+            "vocab_size": 266_752, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 65_536,
+        }),
         QWEN2_VL | QWEN2_5_VL => json!({
             "vocab_size": 152_064, "hidden_size": 8192, "intermediate_size": 29_568,
             "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,

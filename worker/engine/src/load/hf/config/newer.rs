@@ -26,6 +26,8 @@ pub(super) struct NewerFields {
     router_scaling_factor: Option<f32>,
     score_func: Option<String>,
     route_norm: Option<bool>,
+    /// Apertus 1.5: for so many of the first tokens there are logits.
+    output_vocab_size: Option<u32>,
     /// Command A+: of dense layers.
     pub(super) prefix_dense_intermediate_size: Option<u32>,
     pub(super) prefix_dense_sliding_window_pattern: Option<usize>,
@@ -160,6 +162,18 @@ impl Config {
         })
     }
 
+    /// For how many tokens there are logits, if not for all.
+    pub(super) fn head_rows(&self, family: Family) -> Result<Option<u32>, Refusal> {
+        const FIELD: &str = "output_vocab_size";
+        let given = self.newer.output_vocab_size.filter(|_| family == Family::Apertus);
+        let Some(rows) = given else { return Ok(None) };
+        let rows = Refusal::unless_within(FIELD, rows, 1, self.vocab_size)?;
+        if self.tie_word_embeddings == Some(true) && rows < self.vocab_size {
+            return Err(Refusal::new(FIELD, rows, "vocab_size, where the head is the embedding"));
+        }
+        Ok(Some(rows).filter(|&rows| rows < self.vocab_size))
+    }
+
     /// What would load and give wrong answers.
     pub(super) fn refuse_newer(&self, family: Family) -> Result<(), Refusal> {
         let newer = &self.newer;
@@ -264,6 +278,21 @@ mod tests {
         check(Family::Afmoe, json!({ "score_func": "softmax" }), Some("score_func"));
         check(Family::Afmoe, json!({ "route_norm": false }), Some("route_norm"));
         check(Family::Afmoe, json!({ "n_group": 2 }), Some("n_group"));
+    }
+
+    #[test]
+    fn apertus_has_logits_of_some_tokens() {
+        let of = |changes: Value| {
+            config(changes).head_rows(Family::Apertus).map_err(|refusal| refusal.field)
+        };
+        assert_eq!(of(json!({})), Ok(None));
+        assert_eq!(of(json!({ "output_vocab_size": 32 })), Ok(None));
+        assert_eq!(of(json!({ "output_vocab_size": 20 })), Ok(Some(20)));
+        let field = Err("output_vocab_size".to_owned());
+        assert_eq!(of(json!({ "output_vocab_size": 33 })), field);
+        assert_eq!(of(json!({ "output_vocab_size": 0 })), field);
+        let tied = json!({ "output_vocab_size": 20, "tie_word_embeddings": true });
+        assert_eq!(of(tied), field);
     }
 
     #[test]
