@@ -366,6 +366,10 @@ THETAS = dict(layer_rope_theta=[0, 1e4, 1e4, 0, 5e4], layer_types=[
 MULTIPLIERS = dict(GRANITE, logits_scaling=0.6)
 MELLUM = dict(full_attention=YARN, sliding_attention=dict(rope_type='default', rope_theta=3e3))
 MODELS.update({
+    'nanochat': ('NanoChatConfig', dict(final_logit_softcapping=3.0)),
+    'nanochat-tied': ('NanoChatConfig', dict(
+        tie_word_embeddings=True, attention_bias=True, head_dim=32, final_logit_softcapping=None,
+        rms_norm_eps=1e-2)),
     'vaultgemma': ('VaultGemmaConfig', dict(
         head_dim=32, num_hidden_layers=4, sliding_window=9, query_pre_attn_scalar=32,
         attn_logit_softcapping=4.0, final_logit_softcapping=3.0)),
@@ -1211,6 +1215,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'aria', torch.float16)
     narrow_case(cases, 'lara-mini', torch.bfloat16)
     narrow_case(cases, 'apertus15', torch.bfloat16)
+    narrow_case(cases, 'nanochat', torch.float16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

@@ -21,7 +21,7 @@ pub(crate) use self::hybrids::{
 pub(crate) use self::llama4::HF_LLAMA4;
 pub(crate) use self::newer::{
     GGUF_AFMOE, HF_AFMOE, HF_ARIA, HF_AX_K1, HF_FLINT, HF_GRANITE_MOE_SWA, HF_HY_V3,
-    HF_HYPERCLOVAX, HF_SARVAM, HF_VAULTGEMMA,
+    HF_HYPERCLOVAX, HF_NANOCHAT, HF_SARVAM, HF_VAULTGEMMA,
 };
 pub(crate) use self::older::{HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_OPT};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};

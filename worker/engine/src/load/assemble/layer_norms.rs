@@ -25,18 +25,18 @@ impl Sources<'_> {
     /// # Errors
     /// A tensor of another shape, or with a number that is not finite.
     pub(super) fn centre(&mut self) -> Result<(), LoadError> {
+        let table = format!("{}.weight", self.names.embed);
+        if self.decoder.family.bare_norms() {
+            self.keep_table_for_logits(&table);
+            if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
+                table.centre = Some(Centre::Scale { eps: self.decoder.norm_eps });
+            }
+        }
         if self.decoder.layer_norms.is_none() {
             return Ok(());
         }
-        let (names, table) = (self.names, format!("{}.weight", self.names.embed));
-        let tensors = &self.checkpoint.tensors;
-        if self.is_tied()
-            && let Some(embed) = tensors.get(&table).cloned()
-        {
-            // Logits are of the table as it is.
-            self.checkpoint.tensors.insert(format!("{}.weight", names.head), embed);
-            self.decoder.tied = false;
-        }
+        self.keep_table_for_logits(&table);
+        let names = self.names;
         for table in [table, format!("{}.weight", names.positions)] {
             if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
                 table.centre = Some(Centre::OfRow);
@@ -62,6 +62,16 @@ impl Sources<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Has logits be of the table as it is, whatever becomes of it.
+    fn keep_table_for_logits(&mut self, table: &str) {
+        if self.is_tied()
+            && let Some(embed) = self.checkpoint.tensors.get(table).cloned()
+        {
+            self.checkpoint.tensors.insert(format!("{}.weight", self.names.head), embed);
+            self.decoder.tied = false;
+        }
     }
 
     /// What maps of experts into the stream may be called, and what they take.
@@ -134,7 +144,9 @@ impl Assembler<'_, '_> {
         name: &str,
         len: usize,
     ) -> Result<Vec<f32>, LoadError> {
-        match self.sources.decoder.layer_norms.is_some_and(|norms| !norms.weights) {
+        let decoder = &self.sources.decoder;
+        let is_bare = decoder.layer_norms.is_some_and(|norms| !norms.weights);
+        match is_bare || decoder.family.bare_norms() {
             true => Ok(vec![1.0; len]),
             false => self.read(name, &[len], Stored::f32),
         }

@@ -57,6 +57,8 @@ pub(crate) enum Family {
     VaultGemma,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
+    /// Whose norms have no weights, and whose heads turn the other way round.
+    NanoChat,
     /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
@@ -198,9 +200,14 @@ impl Family {
         }
     }
 
+    /// RMS norms of the stream have no weights in files, and are of embeddings too.
+    pub(crate) fn bare_norms(self) -> bool {
+        self == Self::NanoChat
+    }
+
     /// Norms of queries and keys are behind their rotation.
     pub(crate) fn norms_last(self) -> bool {
-        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4)
+        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4 | Self::NanoChat)
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
@@ -262,7 +269,7 @@ impl Family {
             Self::Opt => Activation::Ungated(Ungated::Relu),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
-            Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),
+            Self::NemotronH | Self::NanoChat => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }

@@ -321,7 +321,12 @@ impl Config {
         if family.is_latent() {
             [_, rotated.head_dim] = self.latent_head(family)?;
         }
-        Ok((rope::rope(&self.rope, &rotated, defaults)?, None))
+        let mut found = rope::rope(&self.rope, &rotated, defaults)?;
+        if family == Family::NanoChat {
+            // Its second elements turn into its first, as angles below 0 would have it.
+            found.rope.inv_freq.iter_mut().for_each(|freq| *freq = -*freq);
+        }
+        Ok((found, None))
     }
 
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {

@@ -117,6 +117,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::HyperClovaX => &names::HF_HYPERCLOVAX,
         Family::VaultGemma => &names::HF_VAULTGEMMA,
         Family::Flint => &names::HF_FLINT,
+        Family::NanoChat => &names::HF_NANOCHAT,
         Family::Aria => &names::HF_ARIA,
         Family::HyV3 => &names::HF_HY_V3,
         Family::AxK1 => &names::HF_AX_K1,

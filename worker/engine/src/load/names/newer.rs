@@ -5,6 +5,8 @@ use super::{ExpertNames, GGUF, HF, HF_EXPERTS, HF_GEMMA3, HF_GLM4_MOE, HF_GRANIT
 pub(crate) const HF_HYPERCLOVAX: Names =
     Names { attn_post_norm: "post_norm1", ffn_post_norm: "post_norm2", ..HF };
 
+pub(crate) const HF_NANOCHAT: Names = Names { up: "mlp.fc1", gate_up: "", down: "mlp.fc2", ..HF };
+
 pub(crate) const HF_VAULTGEMMA: Names =
     Names { attn_post_norm: "", ffn_post_norm: "", ..HF_GEMMA3 };
 

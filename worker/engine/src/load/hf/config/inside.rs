@@ -206,6 +206,10 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             }
             all
         }
+        super::newer::NANOCHAT => json!({
+            "vocab_size": 50_304, "hidden_size": 768, "intermediate_size": 8192,
+            "num_hidden_layers": 12, "num_attention_heads": 6, "max_position_embeddings": 2048,
+        }),
         LARA_MINI => json!({
             "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 1, // of no layer
             "num_hidden_layers": 34, "num_attention_heads": 16,

@@ -35,8 +35,11 @@ pub(super) struct NewerFields {
     pub(super) expert_selection_fn: Option<String>,
 }
 
+pub(super) const NANOCHAT: &str = "NanoChatForCausalLM";
+
 /// Which they are.
-pub(super) const FAMILIES: [Tabled; 10] = [
+pub(super) const FAMILIES: [Tabled; 11] = [
+    ("nanochat", NANOCHAT, Family::NanoChat),
     ("vaultgemma", "VaultGemmaForCausalLM", Family::VaultGemma),
     ("hyperclovax", "HyperCLOVAXForCausalLM", Family::HyperClovaX),
     ("granitemoeshared", "GraniteMoeSharedForCausalLM", Family::GraniteMoeShared),
@@ -278,6 +281,19 @@ mod tests {
         check(Family::Afmoe, json!({ "score_func": "softmax" }), Some("score_func"));
         check(Family::Afmoe, json!({ "route_norm": false }), Some("route_norm"));
         check(Family::Afmoe, json!({ "n_group": 2 }), Some("n_group"));
+    }
+
+    #[test]
+    fn nanochat_turns_the_other_way_round() {
+        let config = config(json!({ "rope_theta": 100.0 }));
+        let shape = config.shape(Family::NanoChat).unwrap();
+        let Ok((found, None)) = config.ropes(Family::NanoChat, &shape) else {
+            panic!("no rotation")
+        };
+        let usual = Rope::unscaled(100.0, 8).inv_freq;
+        assert_eq!(found.rope.inv_freq, usual.iter().map(|freq| -freq).collect::<Vec<_>>());
+        assert!(config.unit_norms(Family::NanoChat));
+        assert_eq!(config.softcaps(Family::NanoChat).unwrap().tokens, Some(15.0));
     }
 
     #[test]

@@ -28,6 +28,9 @@ impl Config {
                 tokens: tokens.unwrap_or(Some(30.0)),
             }
             .checked(),
+            Family::NanoChat => {
+                Softcaps { attention: None, tokens: tokens.unwrap_or(Some(15.0)) }.checked()
+            }
             Family::Gemma3 | Family::Gemma4 => {
                 Softcaps { attention: None, tokens: tokens.flatten() }.checked()
             }
