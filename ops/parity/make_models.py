@@ -223,6 +223,15 @@ MODELS.update({
                                            num_key_value_heads=4, pad_token_id=0)),
     'cohere2': ('Cohere2Config', dict(num_hidden_layers=5, sliding_window=9, pad_token_id=0)),
     'cohere2-global': ('Cohere2Config', dict(layer_types=['full_attention'] * 3, pad_token_id=0)),
+    'cohere-compass': ('CohereCompassTextConfig', dict(
+        head_dim=16, num_hidden_layers=4, sliding_window=9, logit_scale=0.25, pad_token_id=0,
+        layer_types=['sliding_attention', 'full_attention'] * 2, rope_parameters=dict(
+            sliding_attention=dict(rope_type='default', rope_theta=1e4, mrope_section=[2, 3, 3]),
+            full_attention=None))),
+    'cohere-compass-turned': ('CohereCompassTextConfig', dict(
+        num_key_value_heads=4, attention_bias=True, pad_token_id=0, tie_word_embeddings=False,
+        rope_parameters=dict(full_attention=dict(
+            rope_type='default', rope_theta=1e5, mrope_section=[2, 3, 3])))),
     'cohere2-moe': ('Cohere2MoeConfig', dict(
         head_dim=16, num_hidden_layers=5, sliding_window=9, num_experts=6, num_experts_per_tok=3,
         num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=80,
@@ -517,6 +526,10 @@ INSIDE = {
         mm_tokens_per_image=4, image_token_index=150, boi_token_index=151, eoi_token_index=152,
         vision_config=dict(num_hidden_layers=1, image_size=8, num_attention_heads=2, patch_size=4,
                            **VISION))),
+    'cohere-compass-inside': ('CohereCompassConfig', MODELS['cohere-compass'][1], dict(
+        vision_config=dict(out_hidden_size=64, deepstack_visual_indexes=[0], **QWEN_SEES),
+        image_token_id=150, video_token_id=151, vision_start_token_id=152,
+        vision_end_token_id=153)),
     'gemma4-inside': ('Gemma4Config', MODELS['gemma4'][1], dict(
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
@@ -1066,6 +1079,8 @@ def shrink():
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    MODELS['cohere-compass'][1].update(num_hidden_layers=2, layer_types=[
+        'sliding_attention', 'full_attention'])
     MODELS['cohere2-moe'][1].update(num_hidden_layers=3, sliding_window_pattern=2)
     MODELS['vaultgemma'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['granite-moe-swa-thetas'][1].update(
@@ -1216,6 +1231,7 @@ def fixture_cases(cases):
     narrow_case(cases, 'lara-mini', torch.bfloat16)
     narrow_case(cases, 'apertus15', torch.bfloat16)
     narrow_case(cases, 'nanochat', torch.float16)
+    narrow_case(cases, 'cohere-compass', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

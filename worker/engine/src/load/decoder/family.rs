@@ -99,6 +99,8 @@ pub(crate) enum Family {
     Cohere,
     /// Command R7B, Command A and Tiny Aya: with windows in three layers of four.
     Cohere2,
+    /// What reads text of Cohere's models that see: their files say which layers turn.
+    CohereCompass,
     /// The same with experts, and windows in dense layers or none (Command A+).
     Cohere2Moe,
     /// OLMo 1.
@@ -167,7 +169,7 @@ impl Family {
     /// `None`: the stream's norms are RMS norms.
     pub(crate) fn layer_norms(self) -> Option<LayerNorms> {
         match self {
-            Self::Cohere | Self::Cohere2 | Self::Cohere2Moe => {
+            Self::Cohere | Self::Cohere2 | Self::Cohere2Moe | Self::CohereCompass => {
                 Some(LayerNorms { weights: true, biases: false })
             }
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),

@@ -2,6 +2,7 @@
 
 mod activation;
 mod cohere2_moe;
+mod cohere_compass;
 mod deepseek;
 mod experts;
 mod families;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{inside, nemotron_h, newer, older, relatives};
+use super::{cohere_compass, inside, nemotron_h, newer, older, relatives};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -32,7 +32,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
      Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, \
-     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, Gemma3ForConditionalGeneration, \
+     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, CohereCompassForConditionalGeneration,  Gemma3ForConditionalGeneration, \
      Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration, \
      Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
@@ -127,7 +127,9 @@ fn of_type(model_type: &str) -> Option<&'static str> {
 }
 
 /// Types and architectures of models inside of which, or by themselves, is what reads text.
-const INSIDE: [(&str, &str); 15] = [
+const INSIDE: [(&str, &str); 17] = [
+    ("cohere_compass_text", cohere_compass::TEXT),
+    ("cohere_compass", cohere_compass::WHOLE),
     ("apertus1p5_text", inside::APERTUS15_TEXT),
     ("apertus1p5", inside::APERTUS15),
     ("aria_text", inside::ARIA_TEXT),
@@ -190,6 +192,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "GptOssForCausalLM" => Family::GptOss,
         "CohereForCausalLM" => Family::Cohere,
         "Cohere2ForCausalLM" => Family::Cohere2,
+        cohere_compass::TEXT | cohere_compass::WHOLE => Family::CohereCompass,
         "OlmoForCausalLM" => Family::Olmo,
         "StableLmForCausalLM" => Family::StableLm,
         "Starcoder2ForCausalLM" => Family::StarCoder2,
@@ -289,7 +292,7 @@ impl Family {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
-            Self::Cohere2Moe => None,
+            Self::Cohere2Moe | Self::CohereCompass => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::DeepSeekV2 | Self::DeepSeekV3 | Self::AxK1 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
@@ -339,7 +342,7 @@ impl Family {
             Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
             Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe | Self::GptOss => 1e-5,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
-            Self::Cohere2Moe => 1e-5,
+            Self::Cohere2Moe | Self::CohereCompass => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 | Self::Exaone => 1e-5,
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => 1e-5,
@@ -358,6 +361,7 @@ impl Family {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
+        let cohere = cohere || self == Self::CohereCompass;
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let own_code = matches!(self, Self::Exaone | Self::MiniCpm);
         let trained = self.first_position().is_some();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{cohere2_moe, older, relatives};
+use super::{cohere_compass, cohere2_moe, older, relatives};
 
 /// Models that read more than text, of which what reads text is served.
 pub(super) const ARIA: &str = "AriaForConditionalGeneration";
@@ -58,6 +58,7 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         GEMMA4 | GEMMA4_TEXT | LLAMA4 | LLAMA4_TEXT => lifted(whole, architecture),
         GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT | ARIA | ARIA_TEXT => lifted(whole, architecture),
         APERTUS15 | APERTUS15_TEXT => lifted(whole, architecture),
+        cohere_compass::TEXT | cohere_compass::WHOLE => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         // Some who take the text model out leave the whole one's file as it was.
         QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
@@ -169,6 +170,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         GEMMA4 | GEMMA4_TEXT => super::gemma4::defaults(fields),
         GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT => super::gemma4::unified_defaults(fields),
         LLAMA4 | LLAMA4_TEXT => super::llama4::defaults(),
+        cohere_compass::TEXT | cohere_compass::WHOLE => cohere2_moe::defaults(),
         APERTUS15 | APERTUS15_TEXT => json!({
             "vocab_size": 266_752, "hidden_size": 4096, "intermediate_size": 14_336,
             "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 65_536,

@@ -39,6 +39,7 @@ impl Config {
                 Ok(windows.iter().map(Option::is_some).collect())
             }
             (Family::Cohere2Moe, _) => self.cohere2_moe_turns(),
+            (Family::CohereCompass, _) => self.compass_turns(),
             (Family::LaraMini, _) => Ok(self.lara_mini_slides()),
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
@@ -61,6 +62,7 @@ impl Config {
     pub(super) fn is_parallel(&self, family: Family) -> bool {
         match family {
             Family::Cohere | Family::Cohere2 | Family::Cohere2Moe | Family::Phi => true,
+            Family::CohereCompass => true,
             Family::StableLm => self.use_parallel_residual.unwrap_or(false),
             Family::GptNeoX | Family::Falcon => self.use_parallel_residual.unwrap_or(true),
             Family::GptJ => true,
@@ -92,7 +94,7 @@ impl Config {
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
-            Family::Cohere2Moe => both(is_biased, false),
+            Family::Cohere2Moe | Family::CohereCompass => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
             Family::StarCoder2 => {
                 let is_biased = self.use_bias.unwrap_or(true);
@@ -182,7 +184,7 @@ impl Config {
                 let sees_all = |idx: usize| idx < 2 || idx % 4 == 1 || idx + 1 == layers;
                 (0..layers).map(|idx| !sees_all(idx)).collect()
             }
-            (Family::Mellum, None) => vec![false; layers],
+            (Family::Mellum | Family::CohereCompass, None) => vec![false; layers],
             (Family::Olmo3, None) => {
                 all_but_every(OLMO3_FULL_LAYER_INTERVAL, self.num_hidden_layers)
             }
@@ -216,7 +218,7 @@ impl Config {
                 given.unwrap_or(Some(4096))
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
-            Family::Cohere2Moe => given.unwrap_or(Some(4096)),
+            Family::Cohere2Moe | Family::CohereCompass => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
             Family::GraniteSwa | Family::GraniteMoeSwa => given.unwrap_or(Some(128)),
             Family::VaultGemma => given.unwrap_or(Some(4096)),
@@ -294,7 +296,7 @@ impl Family {
         let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
         let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
         let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
-        let cohere = matches!(self, Self::Cohere2 | Self::Cohere2Moe);
+        let cohere = matches!(self, Self::Cohere2 | Self::Cohere2Moe | Self::CohereCompass);
         // Mistral's with names are Ministral's to transformers, which is the same model else.
         let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
         let granite = matches!(self, Self::GraniteSwa | Self::GraniteMoeSwa);

@@ -87,8 +87,9 @@ impl Config {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
                 Scales::gemma(shape.width, divisor).checked()
             }
-            Family::Cohere | Family::Cohere2 | Family::Cohere2Moe => {
-                let scale = self.logit_scale.unwrap_or(0.0625);
+            Family::Cohere | Family::Cohere2 | Family::Cohere2Moe | Family::CohereCompass => {
+                let unsaid = if family == Family::CohereCompass { 1.0 } else { 0.0625 };
+                let scale = self.logit_scale.unwrap_or(unsaid);
                 let scale = Refusal::unless_within("logit_scale", scale, 1e-6, 1e6)?;
                 Scales { logits: 1.0 / scale, ..Scales::usual(shape.head_dim) }.checked()
             }
