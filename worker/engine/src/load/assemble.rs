@@ -4,6 +4,7 @@ mod feed;
 mod inputs;
 mod latent;
 mod layer_norms;
+mod matrices;
 mod mixer;
 mod recurrent;
 mod sources;
@@ -13,10 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_kernels::int8::GROUP;
-use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
-
-use half::bf16;
+use aqueduct_kernels::{LayerSpec, LayerWeights, Linear, Op};
 
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
@@ -288,66 +286,6 @@ impl<'a, 'r> Assembler<'a, 'r> {
         self.matrix_held(held, &weights, inputs, (outputs, bias))
     }
 
-    /// Rows of all the tensors named in `parts`, one after the other.
-    fn matrix(
-        &mut self,
-        parts: &[(String, usize)],
-        inputs: usize,
-        bias: Option<Vec<f32>>,
-    ) -> Result<Linear, LoadError> {
-        let outputs = parts.iter().map(|(_, rows)| rows).sum();
-        self.matrix_held(self.held(parts), parts, inputs, (outputs, bias))
-    }
-
-    /// How these are held together.
-    fn held<'n>(&self, parts: impl IntoIterator<Item = &'n (String, usize)>) -> Held {
-        self.options.weights.held(self.options.kv, &self.encodings(parts))
-    }
-
-    /// As what each of these is held: mostly as files have it.
-    fn encodings<'n>(
-        &self,
-        parts: impl IntoIterator<Item = &'n (String, usize)>,
-    ) -> Vec<Option<Encoding>> {
-        let tensors = &self.sources.checkpoint.tensors;
-        let encoding = |(name, _): &(String, usize)| match tensors.get(name)?.encoding {
-            Some(Encoding::F16) => Some(self.f16_as),
-            other => other,
-        };
-        parts.into_iter().map(encoding).collect()
-    }
-
-    /// The same, with rows of zeros behind them where there are more outputs.
-    fn matrix_held(
-        &mut self,
-        held: Held,
-        parts: &[(String, usize)],
-        inputs: usize,
-        (outputs, bias): (usize, Option<Vec<f32>>),
-    ) -> Result<Linear, LoadError> {
-        self.fingerprint.hold(held);
-        let mut data = match held {
-            Held::F32 => MatrixData::F32(joined(self.stack(parts, &[inputs], Stored::f32)?)),
-            Held::Bf16 => MatrixData::Bf16(joined(self.stack(parts, &[inputs], Stored::bf16)?)),
-            Held::Int8 => {
-                let stack = self.stack(parts, &[inputs], Stored::int8)?;
-                let (q, scales) = stack.into_iter().map(|part| (part.q, part.scales)).unzip();
-                MatrixData::Int8(Int8Rows { q: joined(q), scales: joined(scales) })
-            }
-        };
-        match &mut data {
-            MatrixData::F32(data) => data.resize(outputs * inputs, 0.0),
-            MatrixData::Bf16(data) => data.resize(outputs * inputs, bf16::ZERO),
-            MatrixData::Int8(rows) => {
-                rows.q.resize(outputs * inputs, 0);
-                rows.scales.resize(outputs * inputs.div_ceil(GROUP), 0.0);
-            }
-        }
-        let packed = self.options.backend.pack(Matrix { outputs, inputs, data }, bias);
-        let path = &self.sources.checkpoint.path;
-        packed.map_err(|err| LoadError::tensor(path, &parts[0].0, err.to_string()))
-    }
-
     /// Every part as `decode` makes it; `row` is the shape of one row.
     fn stack<T>(
         &mut self,
@@ -405,9 +343,4 @@ impl<'a, 'r> Assembler<'a, 'r> {
             tracing::warn!(count, first, path, "tensors of the model's layers are not used");
         }
     }
-}
-
-/// All parts, one after the other; a single one as it is.
-fn joined<T: Clone>(mut parts: Vec<Vec<T>>) -> Vec<T> {
-    if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }

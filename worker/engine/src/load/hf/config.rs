@@ -18,6 +18,7 @@ mod quantized;
 mod recurrent;
 mod refused;
 mod relatives;
+mod ropes;
 mod scales;
 
 use std::path::Path;
@@ -28,14 +29,10 @@ use serde_json::Value;
 
 use self::families::{FAMILIES, architecture_of, family_of};
 pub(super) use self::quantized::{BITS, Quantized};
-use super::rope::{self, Found, RopeError, RopeFields};
+use super::rope::{self, RopeError, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
-use crate::rope::Rope;
-
-/// The base of layers with a window in Gemma 3, LFM3 and Mellum.
-const LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -187,12 +184,7 @@ fn default_interval() -> usize {
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
-    let unsupported = |what, name: &str, supported| LoadError::Unsupported {
-        path: path.display().to_string(),
-        what,
-        name: name.to_owned(),
-        supported,
-    };
+    let unsupported = |what, name: &str, supported| unsupported(path, what, name, supported);
     // First of all: other architectures' files have other fields.
     let architecture = architecture_of(&value).to_owned();
     let family = family_of(&architecture)
@@ -257,6 +249,11 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     Ok((decoder.checked().map_err(refused)?, quantized))
 }
 
+fn unsupported(path: &Path, what: &'static str, name: &str, supported: &'static str) -> LoadError {
+    let path = path.display().to_string();
+    LoadError::Unsupported { path, what, name: name.to_owned(), supported }
+}
+
 impl Config {
     /// The text model's fields, with what files may leave out of them.
     fn from_value(value: Value) -> Result<Self, String> {
@@ -296,38 +293,6 @@ impl Config {
                 _ => matches!(family, Family::GptNeoX | Family::Falcon | Family::InternLm2),
             },
         }
-    }
-
-    /// The rotation of most layers, and that of layers with a window where it may be another one.
-    fn ropes(
-        &self,
-        family: Family,
-        shape: &ModelShape,
-    ) -> Result<(Found, Option<Rope>), RopeError> {
-        let defaults = family.rope();
-        let gemma = matches!(family, Family::Gemma3 | Family::Gemma4);
-        if gemma || matches!(family, Family::Olmo3 | Family::Lfm3 | Family::Mellum) {
-            let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
-            let wide = ModelShape { head_dim: shape.wide.head_dim, ..shape.clone() };
-            let shapes = [if shape.wide.layers > 0 { &wide } else { shape }, shape];
-            let both = rope::ropes_by_layer_type(&self.rope, shapes, defaults, local_theta)?;
-            return Ok((both.0, Some(both.1)));
-        }
-        if matches!(family, Family::GraniteSwa | Family::GraniteMoeSwa) {
-            let [full, local] = self.granite_ropes(family)?;
-            let local = rope::rope(&local, shape, defaults)?;
-            return Ok((rope::rope(&full, shape, defaults)?, Some(local.rope)));
-        }
-        let mut rotated = shape.clone();
-        if family.is_latent() {
-            [_, rotated.head_dim] = self.latent_head(family)?;
-        }
-        let mut found = rope::rope(&self.rope, &rotated, defaults)?;
-        if family == Family::NanoChat {
-            // Its second elements turn into its first, as angles below 0 would have it.
-            found.rope.inv_freq.iter_mut().for_each(|freq| *freq = -*freq);
-        }
-        Ok((found, None))
     }
 
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
@@ -410,7 +375,8 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::{Scaling, Temperature};
+    use crate::load::hf::config::ropes::LOCAL_THETA;
+    use crate::rope::{Rope, Scaling, Temperature};
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({

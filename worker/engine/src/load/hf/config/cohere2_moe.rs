@@ -2,7 +2,6 @@
 
 use aqueduct_core::Refusal;
 use aqueduct_kernels::experts::Scoring;
-use serde_json::{Value, json};
 
 use super::Config;
 use crate::load::decoder::{
@@ -10,14 +9,6 @@ use crate::load::decoder::{
 };
 
 pub(super) const COHERE2_MOE: &str = "Cohere2MoeForCausalLM";
-
-/// What transformers takes for fields that are absent.
-pub(super) fn defaults() -> Value {
-    json!({
-        "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528,
-        "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192,
-    })
-}
 
 impl Config {
     /// What the stream's norms are, which a file of these may say.
@@ -112,6 +103,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::load::hf::config::tests::config;
 

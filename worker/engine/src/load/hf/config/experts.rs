@@ -27,10 +27,7 @@ impl Config {
             Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
                 self.plain_experts(family, usual)
             }
-            Family::Aria => {
-                let shared = self.moe_num_shared_experts.unwrap_or(2).saturating_mul(usual.ffn);
-                ManyExperts { shared_ffn: Some(shared).filter(|&shared| shared > 0), ..usual }
-            }
+            Family::Aria => self.aria_experts(usual),
             Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
             Family::Granite4 => ManyExperts { shared_ffn: Some(self.granite4_shared()), ..usual },
             Family::GraniteMoeShared | Family::GraniteMoeSwa => {
@@ -72,13 +69,7 @@ impl Config {
                 Some(experts) => experts,
                 None => return Ok(None),
             },
-            Family::MiniMaxM2 => ManyExperts {
-                count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
-                chosen: self.num_experts_per_tok.unwrap_or(8),
-                scoring: Scoring::Sigmoid,
-                bias: true,
-                ..usual
-            },
+            Family::MiniMaxM2 => self.minimax_experts(usual),
             _ => return Ok(None),
         };
         experts.checked().map(Some)
@@ -112,6 +103,21 @@ impl Config {
             },
             ..usual
         })
+    }
+
+    fn aria_experts(&self, usual: ManyExperts) -> ManyExperts {
+        let shared = self.moe_num_shared_experts.unwrap_or(2).saturating_mul(usual.ffn);
+        ManyExperts { shared_ffn: Some(shared).filter(|&shared| shared > 0), ..usual }
+    }
+
+    fn minimax_experts(&self, usual: ManyExperts) -> ManyExperts {
+        ManyExperts {
+            count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
+            chosen: self.num_experts_per_tok.unwrap_or(8),
+            scoring: Scoring::Sigmoid,
+            bias: true,
+            ..usual
+        }
     }
 
     fn lara_mini_experts(&self, usual: ManyExperts) -> ManyExperts {

@@ -8,33 +8,34 @@ use crate::load::hf::rope::RopeDefaults;
 
 pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
-     GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
-     Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma4ForCausalLM, Gemma4UnifiedForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
+     GraniteMoeHybridForCausalLM, SeedOssForCausalLM, Ernie4_5ForCausalLM, GlmForCausalLM, \
+     Glm4ForCausalLM, GemmaForCausalLM, Gemma3ForCausalLM, Gemma4ForCausalLM, \
+     Gemma4UnifiedForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
      GraniteMoeSharedForCausalLM, GraniteSWAForCausalLM, GraniteMoeSWAForCausalLM, \
-     MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, \
-     MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
-     GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
-     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
-     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
-     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
-     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, Cohere2MoeForCausalLM, OlmoForCausalLM, \
-     StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
-     PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
-     Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
-     AXK1ForCausalLM, Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
-     NanoChatForCausalLM, HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
-     IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
-     OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
-     Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, \
-     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, SarvamMoEForCausalLM, SarvamMLAForCausalLM, \
-     Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
-     Apertus1p5TextForCausalLM, \
-     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, CohereCompassForConditionalGeneration,  Gemma3ForConditionalGeneration, \
-     Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration, \
-     Llama4ForConditionalGeneration, \
+     MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, MixtralForCausalLM, \
+     Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, GraniteMoeForCausalLM, Glm4MoeForCausalLM, \
+     MinistralForCausalLM, CwmForCausalLM, HeliumForCausalLM, Dots1ForCausalLM, \
+     SolarOpenForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, OlmoeForCausalLM, \
+     FlexOlmoForCausalLM, Exaone4ForCausalLM, ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, \
+     MiniMaxM2ForCausalLM, Gemma2ForCausalLM, GptOssForCausalLM, CohereForCausalLM, \
+     Cohere2ForCausalLM, Cohere2MoeForCausalLM, OlmoForCausalLM, StableLmForCausalLM, \
+     Starcoder2ForCausalLM, GPTNeoXForCausalLM, PhiForCausalLM, NemotronForCausalLM, \
+     ArceeForCausalLM, ApertusForCausalLM, Jais2ForCausalLM, DeepseekV2ForCausalLM, \
+     DeepseekV3ForCausalLM (Kimi K2 too), AXK1ForCausalLM, Glm4MoeLiteForCausalLM, \
+     YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, NanoChatForCausalLM, \
+     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
+     GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, \
+     Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, GPT2LMHeadModel, \
+     GPTBigCodeForCausalLM, GPTNeoForCausalLM, OPTForCausalLM, ExaoneForCausalLM, \
+     InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
+     Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
+     Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, NemotronHForCausalLM, \
+     SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
+     Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
+     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
+     CohereCompassForConditionalGeneration, \
+     Gemma3ForConditionalGeneration, Gemma4ForConditionalGeneration, \
+     Gemma4UnifiedForConditionalGeneration, Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \

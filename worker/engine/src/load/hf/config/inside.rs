@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{cohere_compass, cohere2_moe, older, relatives};
+use super::{cohere_compass, newer, older, relatives};
 
 /// Models that read more than text, of which what reads text is served.
 pub(super) const ARIA: &str = "AriaForConditionalGeneration";
@@ -84,9 +84,6 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     }
     older::rename(&mut fields, architecture)?;
     relatives::rename(&mut fields, architecture)?;
-    if architecture == cohere2_moe::COHERE2_MOE {
-        older::fill(&mut fields, cohere2_moe::defaults());
-    }
     if let Some(Value::Object(rope)) = fields.get_mut("rope_parameters")
         && matches!(architecture, MISTRAL4 | "Mistral4ForCausalLM")
     {
@@ -170,11 +167,6 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
         GEMMA4 | GEMMA4_TEXT => super::gemma4::defaults(fields),
         GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT => super::gemma4::unified_defaults(fields),
         LLAMA4 | LLAMA4_TEXT => super::llama4::defaults(),
-        cohere_compass::TEXT | cohere_compass::WHOLE => cohere2_moe::defaults(),
-        APERTUS15 | APERTUS15_TEXT => json!({
-            "vocab_size": 266_752, "hidden_size": 4096, "intermediate_size": 14_336,
-            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 65_536,
-        }),
         QWEN2_VL | QWEN2_5_VL => json!({
             "vocab_size": 152_064, "hidden_size": 8192, "intermediate_size": 29_568,
             "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -208,15 +200,6 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             }
             all
         }
-        super::newer::NANOCHAT => json!({
-            "vocab_size": 50_304, "hidden_size": 768, "intermediate_size": 8192,
-            "num_hidden_layers": 12, "num_attention_heads": 6, "max_position_embeddings": 2048,
-        }),
-        LARA_MINI => json!({
-            "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 1, // of no layer
-            "num_hidden_layers": 34, "num_attention_heads": 16,
-            "max_position_embeddings": 131_072,
-        }),
         // All its layers have experts.
         "SolarOpenForCausalLM" | QWEN35_MOE | QWEN35_MOE_TEXT => json!({ "intermediate_size": 1 }),
         LFM3 if !fields.contains_key("rope_parameters") => lfm3_rope(),
@@ -242,7 +225,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             let given = own.into_iter().filter_map(|(name, own)| Some((name.into(), own?.clone())));
             Value::Object(given.collect())
         }
-        _ => Value::Null,
+        _ => newer::defaults(architecture),
     }
 }
 

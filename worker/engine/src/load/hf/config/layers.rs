@@ -85,16 +85,14 @@ impl Config {
             Family::Mellum | Family::Flint | Family::Afmoe => both(is_biased, false),
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
             Family::Exaone | Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
-            Family::NanoChat => both(is_biased, false),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
-            Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
+            Family::HunYuan | Family::HunYuanMoe | Family::NanoChat => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
-            Family::Cohere2Moe | Family::CohereCompass => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
             Family::StarCoder2 => {
                 let is_biased = self.use_bias.unwrap_or(true);
@@ -109,7 +107,7 @@ impl Config {
             Family::Llama4 => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
-            Family::Apertus => both(is_biased, false),
+            Family::Apertus | Family::Cohere2Moe | Family::CohereCompass => both(is_biased, false),
             // Youtu and DeepSeek V3 have no biases, whatever a file says.
             Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
             Family::Mistral4 | Family::AxK1 => Biases::default(),

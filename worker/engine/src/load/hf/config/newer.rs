@@ -3,9 +3,10 @@
 use aqueduct_core::Refusal;
 use aqueduct_kernels::experts::Scoring;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::families::Tabled;
-use super::{Config, cohere2_moe};
+use super::{Config, cohere_compass, cohere2_moe, inside};
 use crate::load::decoder::{Family, ManyExperts};
 use crate::load::hf::rope::RopeFields;
 
@@ -51,6 +52,30 @@ pub(super) const FAMILIES: [Tabled; 11] = [
     ("hy_v3", "HYV3ForCausalLM", Family::HyV3),
     ("cohere2_moe", cohere2_moe::COHERE2_MOE, Family::Cohere2Moe),
 ];
+
+/// What transformers takes for fields that are absent, where it is not the family's.
+pub(super) fn defaults(architecture: &str) -> Value {
+    match architecture {
+        cohere2_moe::COHERE2_MOE | cohere_compass::TEXT | cohere_compass::WHOLE => json!({
+            "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528,
+            "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192,
+        }),
+        inside::APERTUS15 | inside::APERTUS15_TEXT => json!({
+            "vocab_size": 266_752, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 65_536,
+        }),
+        inside::LARA_MINI => json!({
+            "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 1, // of no layer
+            "num_hidden_layers": 34, "num_attention_heads": 16,
+            "max_position_embeddings": 131_072,
+        }),
+        NANOCHAT => json!({
+            "vocab_size": 50_304, "hidden_size": 768, "intermediate_size": 8192,
+            "num_hidden_layers": 12, "num_attention_heads": 6, "max_position_embeddings": 2048,
+        }),
+        _ => Value::Null,
+    }
+}
 
 /// What experts share in Granite 4.
 const GRANITE4_SHARED: u32 = 1024;
@@ -199,8 +224,6 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use crate::load::hf::config::tests::config;
     use crate::rope::Rope;
