@@ -7,6 +7,7 @@ pub mod attention;
 pub mod batch;
 pub mod cells;
 pub mod chains;
+pub mod huge;
 pub mod int8;
 pub mod layers;
 pub mod mass;
@@ -110,7 +111,7 @@ macro_rules! conformance_checks {
             chains::memory_propagates_over_chunks,
             layers::linear_matches_f64,
             layers::norm_matches_f64,
-            layers::huge_rows_are_no_zeros,
+            huge::huge_rows_are_no_zeros,
             layers::embed_widens_exactly,
             layers::project_matches_f64,
             layers::finish_matches_f64,

@@ -215,13 +215,10 @@ pub(crate) fn projection(
 
 /// What is cut off of queries, keys and values.
 fn clipping(layer: &LayerWeights) -> Checked {
-    const OP: &str = "project";
     let Some(most) = layer.clip else { return Ok(()) };
-    ensure(OP, most.is_finite() && most > 0.0, || {
-        format!("clip is {most}, must be above 0 and finite")
-    })?;
-    ensure(OP, !layer.norms_last && layer.latent.is_none(), || {
-        "queries and keys are cut off before a norm, or are made of a few numbers".to_owned()
+    let is_behind = !layer.norms_last && layer.latent.is_none();
+    ensure("project", most.is_finite() && most > 0.0 && is_behind, || {
+        format!("clip is {most}, must be above 0, finite, behind norms and of no few numbers")
     })
 }
 

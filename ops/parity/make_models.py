@@ -60,6 +60,10 @@ GEMMA4_SMALL = dict(
     layer_types=['sliding_attention', 'sliding_attention', 'full_attention'] * 3,
     hidden_size_per_layer_input=32, vocab_size_per_layer_input=TINY['vocab_size'],
     num_kv_shared_layers=4, use_double_wide_mlp=True, final_logit_softcapping=2.0)
+GEMMA4_UNIFIED = dict(
+    head_dim=16, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True,
+    num_hidden_layers=4, layer_types=['sliding_attention', 'full_attention'] * 2, sliding_window=9,
+    final_logit_softcapping=2.0)
 GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
               sliding_attention=dict(rope_type='default', rope_theta=1e4))
 
@@ -150,6 +154,7 @@ MODELS = {
         hidden_size_per_layer_input=0, final_logit_softcapping=2.0)),
     'gemma4-moe': ('Gemma4TextConfig', GEMMA4_MOE),
     'gemma4-small': ('Gemma4TextConfig', GEMMA4_SMALL),
+    'gemma4-unified': ('Gemma4UnifiedTextConfig', GEMMA4_UNIFIED),
     'gemma4-inputs': ('Gemma4TextConfig', dict(
         GEMMA4_SMALL, num_kv_shared_layers=0, hidden_size_per_layer_input=24)),
     'gemma4-shared': ('Gemma4TextConfig', dict(
@@ -174,6 +179,11 @@ MODELS.update({
     'mixtral': ('MixtralConfig', dict(num_local_experts=5, num_experts_per_tok=2)),
     'mixtral-window': ('MixtralConfig', dict(num_local_experts=4, num_experts_per_tok=1,
                                              sliding_window=9, head_dim=32)),
+    'aria': ('AriaTextConfig', dict(
+        moe_num_experts=6, moe_topk=3, intermediate_size=48, pad_token_id=0)),
+    'aria-biases': ('AriaTextConfig', dict(
+        moe_num_experts=6, moe_num_shared_experts=1, intermediate_size=40, attention_bias=True,
+        rope_parameters=YARN, tie_word_embeddings=True, pad_token_id=0)),
     'qwen2-moe': ('Qwen2MoeConfig', dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)),
     'qwen2-moe-window': ('Qwen2MoeConfig', dict(
         num_experts=6, shared_expert_intermediate_size=40, qkv_bias=False, norm_topk_prob=True,
@@ -214,6 +224,27 @@ MODELS.update({
     'cohere-norms': ('CohereConfig', dict(use_qk_norm=True, attention_bias=True, pad_token_id=0)),
     'cohere2': ('Cohere2Config', dict(num_hidden_layers=5, sliding_window=9, pad_token_id=0)),
     'cohere2-global': ('Cohere2Config', dict(layer_types=['full_attention'] * 3, pad_token_id=0)),
+    'cohere-compass': ('CohereCompassTextConfig', dict(
+        head_dim=16, num_hidden_layers=4, sliding_window=9, logit_scale=0.25, pad_token_id=0,
+        layer_types=['sliding_attention', 'full_attention'] * 2, rope_parameters=dict(
+            sliding_attention=dict(rope_type='default', rope_theta=1e4, mrope_section=[2, 3, 3]),
+            full_attention=None))),
+    'cohere-compass-turned': ('CohereCompassTextConfig', dict(
+        num_key_value_heads=4, attention_bias=True, pad_token_id=0, tie_word_embeddings=False,
+        rope_parameters=dict(full_attention=dict(
+            rope_type='default', rope_theta=1e5, mrope_section=[2, 3, 3])))),
+    'cohere2-moe': ('Cohere2MoeConfig', dict(
+        head_dim=16, num_hidden_layers=5, sliding_window=9, num_experts=6, num_experts_per_tok=3,
+        num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=80,
+        intermediate_size=48, pad_token_id=0)),
+    'cohere2-moe-sigmoid': ('Cohere2MoeConfig', dict(
+        head_dim=32, num_hidden_layers=6, sliding_window=9, num_experts=6, num_experts_per_tok=3,
+        num_shared_experts=1, shared_expert_combination_strategy='sum', intermediate_size=48,
+        expert_selection_fn='sigmoid', first_k_dense_replace=2, tie_word_embeddings=False,
+        prefix_dense_sliding_window_pattern=2, attention_bias=True, pad_token_id=0)),
+    'cohere2-moe-rms': ('Cohere2MoeConfig', dict(
+        head_dim=16, sliding_window=9, num_experts=6, intermediate_size=48, rms_norm_eps=1e-3,
+        expert_selection_fn='sigmoid', norm_topk_prob=False, pad_token_id=0)),
     'olmo': ('OlmoConfig', dict(pad_token_id=0)),
     'olmo-tied': ('OlmoConfig', dict(tie_word_embeddings=True, attention_bias=True,
                                      pad_token_id=0)),
@@ -253,6 +284,9 @@ MODELS.update({
                                            num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
     'falcon-serial': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True)),
     'gptj': ('GPTJConfig', dict(rotary_dim=8)),
+    'codegen': ('CodeGenConfig', dict(rotary_dim=8)),
+    'codegen-two': ('CodeGenConfig', dict(
+        rotary_dim=16, num_attention_heads=2, tie_word_embeddings=True, n_inner=80)),
     'gpt2': ('GPT2Config', dict(n_inner=80)),
     'gpt2-untied': ('GPT2Config', dict(tie_word_embeddings=False, activation_function='relu')),
     'gpt-neo': ('GPTNeoConfig', dict(window_size=9, attention_types=[
@@ -278,8 +312,20 @@ MODELS.update({
     'jais2-plain': ('Jais2Config', dict(attention_bias=False, mlp_bias=False, head_dim=32,
                                         tie_word_embeddings=True, pad_token_id=0)),
     'apertus': ('ApertusConfig', dict(rope_parameters=LLAMA3, pad_token_id=0)),
+    'apertus15': ('Apertus1p5TextConfig', dict(
+        rope_parameters=LLAMA3, output_vocab_size=30, pad_token_id=0)),
     'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
                                              tie_word_embeddings=True, pad_token_id=0)),
+})
+# Those of another family by other names.
+MODELS.update({
+    'sarvam-moe': ('SarvamMoEConfig', dict(n_routed_experts=8, head_dim=16, **MOE)),
+    'sarvam-moe-biases': ('SarvamMoEConfig', dict(
+        n_routed_experts=8, head_dim=32, n_shared_experts=2, attention_bias=True,
+        use_qk_norm=False, first_k_dense_replace=0, rope_parameters=YARN, **MOE)),
+    'sarvam-mla': ('SarvamMLAConfig', dict(
+        num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=12,
+        v_head_dim=32, n_routed_experts=8, **MOE)),
 })
 # Whose keys and values come of a few numbers that heads share.
 LATENT = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=20,
@@ -305,6 +351,12 @@ MODELS.update({
         LATENT, n_routed_experts=8, n_group=1, topk_group=1, norm_topk_prob=False,
         first_k_dense_replace=0, rope_interleave=False, q_lora_rank=None,
         rope_parameters=dict(mscale=0.5, mscale_all_dim=0.8, **YARN), **MOE)),
+    'axk1': ('AXK1Config', dict(
+        WIDER, n_routed_experts=8, n_group=4, topk_group=2, rope_parameters=V3_YARN, **MOE)),
+    'axk1-halves': ('AXK1Config', dict(
+        LATENT, n_routed_experts=8, n_group=1, topk_group=1, norm_topk_prob=False,
+        n_shared_experts=2, rope_interleave=False,
+        mlp_layer_types=['sparse', 'dense', 'sparse'], **MOE)),
     'glm4-moe-lite': ('Glm4MoeLiteConfig', dict(
         WIDER, v_head_dim=44, n_routed_experts=8, **MOE)),
     'youtu': ('YoutuConfig', LATENT),
@@ -329,6 +381,10 @@ THETAS = dict(layer_rope_theta=[0, 1e4, 1e4, 0, 5e4], layer_types=[
 MULTIPLIERS = dict(GRANITE, logits_scaling=0.6)
 MELLUM = dict(full_attention=YARN, sliding_attention=dict(rope_type='default', rope_theta=3e3))
 MODELS.update({
+    'nanochat': ('NanoChatConfig', dict(final_logit_softcapping=3.0)),
+    'nanochat-tied': ('NanoChatConfig', dict(
+        tie_word_embeddings=True, attention_bias=True, head_dim=32, final_logit_softcapping=None,
+        rms_norm_eps=1e-2)),
     'vaultgemma': ('VaultGemmaConfig', dict(
         head_dim=32, num_hidden_layers=4, sliding_window=9, query_pre_attn_scalar=32,
         attn_logit_softcapping=4.0, final_logit_softcapping=3.0)),
@@ -404,6 +460,11 @@ MODELS.update({
     'qwen35-odd': ('Qwen3_5TextConfig', dict(DELTA_ODD, head_dim=16, attention_bias=True,
                                              tie_word_embeddings=True)),
     'qwen35-moe': ('Qwen3_5MoeTextConfig', dict(DELTA, head_dim=32, **SHARED_MOE)),
+    'lara-mini': ('LaraMiniConfig', dict(
+        DELTA, head_dim=32, num_hidden_layers=6, sliding_window=9, **SHARED_MOE)),
+    'lara-mini-odd': ('LaraMiniConfig', dict(
+        DELTA_ODD, head_dim=16, sliding_window=9, attention_bias=True, norm_topk_prob=False,
+        tie_word_embeddings=False, **{**SHARED_MOE, 'shared_expert_intermediate_size': 24})),
     'lfm2': ('Lfm2Config', dict(num_hidden_layers=4, full_attn_idxs=[1, 3], block_multiple_of=16)),
     'lfm2-biases': ('Lfm2Config', dict(
         num_hidden_layers=3, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
@@ -471,6 +532,10 @@ INSIDE = {
         mm_tokens_per_image=4, image_token_index=150, boi_token_index=151, eoi_token_index=152,
         vision_config=dict(num_hidden_layers=1, image_size=8, num_attention_heads=2, patch_size=4,
                            **VISION))),
+    'cohere-compass-inside': ('CohereCompassConfig', MODELS['cohere-compass'][1], dict(
+        vision_config=dict(out_hidden_size=64, deepstack_visual_indexes=[0], **QWEN_SEES),
+        image_token_id=150, video_token_id=151, vision_start_token_id=152,
+        vision_end_token_id=153)),
     'gemma4-inside': ('Gemma4Config', MODELS['gemma4'][1], dict(
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
@@ -479,6 +544,13 @@ INSIDE = {
         audio_config=None, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
             **VISION))),
+    'gemma4-unified-inside': ('Gemma4UnifiedConfig', GEMMA4_UNIFIED, dict(
+        audio_config=dict(audio_embed_dim=16), vision_config=dict(
+            mm_embed_dim=16, output_proj_dims=16, mm_posemb_size=4))),
+    'aria-inside': ('AriaConfig', dict(MODELS['aria'][1], model_type='aria_text'), dict(
+        projector_patch_to_query_dict={'4': 2}, vision_config=dict(
+            model_type='idefics3_vision', num_hidden_layers=1, image_size=8,
+            num_attention_heads=2, patch_size=4, **VISION))),
     'llama4-inside': ('Llama4Config', MODELS['llama4'][1], dict(
         tie_word_embeddings=False, vision_config=dict(
             num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4,
@@ -610,7 +682,10 @@ class Cases:
     def add(self, path, model):
         """The model at `path` must give the logits of `model`."""
         with torch.no_grad():
-            logits = model(self.ids).logits[0].float().contiguous()
+            logits = model(self.ids).logits[0].float()
+        # Of tokens that are only read there may be none.
+        none = model.get_input_embeddings().num_embeddings - logits.shape[1]
+        logits = torch.nn.functional.pad(logits, (0, none), value=-1e30).contiguous()
         file = f'{path}.logits.safetensors'
         save_file({'logits': logits}, self.out / file)
         self.list.append({'model': path, 'tokens': self.tokens, 'logits': file})
@@ -635,6 +710,12 @@ def hf_cases(cases, name):
         old_layout(cases, name)
     if name == 'olmo3':
         old_olmo3(cases, name)
+    if name == 'phi3-partial':
+        with_adapters(cases, name)
+    if name == 'axk1':
+        without_bias(cases, name)
+    if name == 'sarvam-mla':
+        old_sarvam(cases, name)
     if name == 'qwen2':
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
@@ -699,6 +780,61 @@ def old_olmo3(cases, name):
     config['rope_scaling'] = scaling
     config.pop('layer_types')
     file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def with_adapters(cases, name):
+    """The same as Microsoft has it in a model that reads pictures too, with adapters for these."""
+    path, model = 'phi4-mm', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config.update(architectures=['Phi4MMForCausalLM'], model_type='phi4mm')
+    file.write_text(json.dumps(config))
+    tensors = {}
+    for key, tensor in load_file(cases.out / path / 'model.safetensors').items():
+        module = key.removesuffix('.weight')
+        if not module.endswith('_proj'):
+            tensors[key] = tensor
+            continue
+        tensors[f'{module}.base_layer.weight'] = tensor
+        tensors[f'{module}.lora_A.vision.weight'] = torch.ones(2, tensor.shape[1])
+        tensors[f'{module}.lora_B.vision.weight'] = torch.ones(tensor.shape[0], 2)
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    cases.add(path, model)
+
+
+def without_bias(cases, name):
+    """The same as SK Telecom has it: scores have no bias, and dense layers norms of no use."""
+    path, model = f'{name}-unbiased', make(name)
+    for key, buffer in model.named_buffers():
+        if key.endswith('e_score_correction_bias'):
+            buffer.data = torch.zeros_like(buffer)
+    model.save_pretrained(cases.out / path)
+    tensors = load_file(cases.out / path / 'model.safetensors')
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.endswith('_bias')}
+    tensors['model.layers.0.post_mlp_layernorm.weight'] = torch.ones(model.config.hidden_size)
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    cases.add(path, model)
+
+
+def old_sarvam(cases, name):
+    """The same as Sarvam's own files have it."""
+    path, model = f'{name}-own', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config.update(architectures=['SarvamMLAForCausalLM'], head_dim=44, q_head_dim=44)
+    for own, name in (('num_experts', 'n_routed_experts'),
+                      ('num_shared_experts', 'n_shared_experts')):
+        config[own] = config.pop(name)
+    config.pop('rope_parameters')
+    config['rope_scaling'] = dict(YARN, type='deepseek_yarn', mscale=1.0, mscale_all_dim=1.0)
+    config['rope_scaling'].pop('rope_type')
+    config['rope_theta'] = config['rope_scaling'].pop('rope_theta')
+    file.write_text(json.dumps(config))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        cases.out / path, dtype=torch.float32, attn_implementation='eager').eval()
     cases.add(path, model)
 
 
@@ -938,15 +1074,20 @@ def shrink():
     MODELS['gemma4-small'][1].update(
         num_hidden_layers=4, num_kv_shared_layers=2, vocab_size_per_layer_input=32,
         layer_types=['sliding_attention', 'full_attention'] * 2)
+    MODELS['gemma4-unified'][1].update(num_hidden_layers=2, layer_types=[
+        'sliding_attention', 'full_attention'])
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
     MODELS['gpt-neo'][1]['attention_types'] = [[['global', 'local'], 1]]
-    for name in ('deepseek-v2', 'deepseek-v3'):
+    for name in ('deepseek-v2', 'deepseek-v3', 'axk1'):
         MODELS[name][1].update(n_group=2, topk_group=1)
     EIGHT_BITS['deepseek-v3']['weight_block_size'] = [24, 20]
     MODELS['minicpm3'][1]['v_head_dim'] = 8  # as wide as its heads, as no GGUF file says it
     MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
+    MODELS['cohere-compass'][1].update(num_hidden_layers=2, layer_types=[
+        'sliding_attention', 'full_attention'])
+    MODELS['cohere2-moe'][1].update(num_hidden_layers=3, sliding_window_pattern=2)
     MODELS['vaultgemma'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['granite-moe-swa-thetas'][1].update(
         num_hidden_layers=3, layer_rope_theta=[0, 1e4, 5e4], layer_types=[
@@ -960,6 +1101,8 @@ def shrink():
         'linear_attention', 'full_attention'])
     MODELS['qwen3-next'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
+    MODELS['lara-mini'][1].update(num_hidden_layers=3, layer_types=[
+        'linear_attention', 'sliding_attention', 'full_attention'])
     MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
     MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -1020,6 +1163,8 @@ def fixture_cases(cases):
     gguf_case(cases, 'cohere', 'Q4_0')
     gguf_case(cases, 'cohere-norms', 'Q8_0')
     gguf_case(cases, 'olmo-clipped', 'Q8_0')
+    narrow_case(cases, 'olmoe-clipped', torch.bfloat16)
+    narrow_case(cases, 'stablelm-norms', torch.float16)
     narrow_case(cases, 'cohere2', torch.bfloat16)
     narrow_case(cases, 'olmo-tied', torch.float16)
     narrow_case(cases, 'stablelm', torch.bfloat16)
@@ -1085,6 +1230,18 @@ def fixture_cases(cases):
     narrow_case(cases, 'hy-v3', torch.float16)
     narrow_case(cases, 'afmoe', torch.bfloat16)
     gguf_case(cases, 'afmoe', 'Q8_0')
+    narrow_case(cases, 'gemma4-unified', torch.bfloat16)
+    narrow_case(cases, 'sarvam-moe', torch.float16)
+    narrow_case(cases, 'sarvam-mla', torch.bfloat16)
+    with_adapters(cases, 'phi3-partial')
+    narrow_case(cases, 'cohere2-moe', torch.bfloat16)
+    without_bias(cases, 'axk1')
+    narrow_case(cases, 'codegen', torch.bfloat16)
+    narrow_case(cases, 'aria', torch.float16)
+    narrow_case(cases, 'lara-mini', torch.bfloat16)
+    narrow_case(cases, 'apertus15', torch.bfloat16)
+    narrow_case(cases, 'nanochat', torch.float16)
+    narrow_case(cases, 'cohere-compass', torch.bfloat16)
     for form in few_bits.FORMATS:
         few_bits_case(cases, form)
     for form in own_code.FORMS:

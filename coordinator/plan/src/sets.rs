@@ -20,8 +20,8 @@ pub(crate) struct Sets {
 impl Sets {
     /// Those of `job`, of which so many chunks are in flight at most, none where its keys stay in
     /// shards. Of a pool that would hold them without the states of chunks, these take the rest at
-    /// most: `pools` are the workers'. So states are no reason to refuse what has one completion; it
-    /// begins when nobody else is there.
+    /// most: `pools` are the workers'. So states are no reason to refuse what has one completion;
+    /// it begins when nobody else is there.
     pub(crate) fn of(
         job: &Job,
         (window, page_tokens): (usize, u64),

@@ -370,7 +370,7 @@ impl<'a> Treatment<'a> {
 /// it is seen.
 #[inline(always)]
 fn clipped<S: Simd>(simd: S, x: S::V, most: f32) -> S::V {
-    simd.splat(-most).max(simd.splat(most).min(x)) + (x - x)
+    x.fma(simd.splat(0.0), simd.splat(-most).max(simd.splat(most).min(x)))
 }
 
 /// Rotates one head's row by the angles of token `t`, element i against i + head_dim / 2.

@@ -191,8 +191,9 @@ impl Plan {
         }
     }
 
-    /// Has the chunks `moved` of a running request wait for a worker to come. Where memory is handed
-    /// on, what is in flight and needs them must not hold up its workers for so long: they drop it.
+    /// Has the chunks `moved` of a running request wait for a worker to come. Where memory is
+    /// handed on, what is in flight and needs them must not hold up its workers for so long: they
+    /// drop it.
     pub(super) fn strand(&mut self, pos: usize, moved: &[usize]) {
         self.running[pos].stranded.extend(moved);
         if !self.running[pos].is_sharded() {

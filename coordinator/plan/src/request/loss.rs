@@ -131,8 +131,8 @@ impl Request {
         moved.into_iter().collect()
     }
 
-    /// Whether an undone chunk was done before, and is done again for nothing but to have its memory
-    /// twice: that of the next one is there.
+    /// Whether an undone chunk was done before, and is done again for nothing but to have its
+    /// memory twice: that of the next one is there.
     fn is_needless(&self, idx: usize) -> bool {
         let is_done = |idx: usize| self.chunks.get(idx).is_some_and(|it| it.state.is_done());
         let goes_on = !is_done(self.chunks.len() - 1);

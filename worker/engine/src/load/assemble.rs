@@ -4,6 +4,7 @@ mod feed;
 mod inputs;
 mod latent;
 mod layer_norms;
+mod matrices;
 mod mixer;
 mod recurrent;
 mod sources;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
+use aqueduct_kernels::{LayerSpec, LayerWeights, Linear, Op};
 
 use self::mixer::{HeadNorms, Mixer};
 pub(crate) use self::sources::Sources;
@@ -159,8 +160,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
             activation: decoder.activations[idx],
             kv: self.options.kv,
         };
-        let has_norms = [decoder.pre_norms(idx), decoder.post_norms(idx)];
-        let [pre_norm, post_norm] = has_norms.map(|has| has.then_some(width));
+        let has_norms =
+            [decoder.pre_norms(idx), decoder.post_norms(idx), decoder.ffn_post_norm(idx)];
+        let [pre_norm, post_norm, ffn_post] = has_norms.map(|has| has.then_some(width));
         let recurrents = decoder.recurrent.as_ref().filter(|recurrents| recurrents.layers[idx]);
         // In this order tensors are read, and so known by the fingerprint.
         let HeadNorms { q_norm, k_norm } = match recurrents {
@@ -168,7 +170,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             None => self.head_norms(prefix, idx, &spec)?,
         };
         let attn_post_norm = self.norm_of(prefix, names.attn_post_norm, post_norm)?;
-        let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, post_norm)?;
+        let ffn_post_norm = self.norm_of(prefix, names.ffn_post_norm, ffn_post)?;
         let Mixer { sinks, qkv, latent, gate, recurrent, out } = match recurrents {
             Some(recurrents) => self.recurrent(prefix, recurrents)?,
             None if !decoder.has_mixer(idx) => self.no_mixer()?,
@@ -281,58 +283,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let norm = norm.map(|norm| format!("{prefix}.{norm}"));
         let weights = stacked.named(prefix, "weight");
         let shift = self.behind_norm(norm.as_deref(), &weights, inputs)?;
-        self.matrix_held(held, &weights, inputs, layer_norms::sum(biases, shift))
-    }
-
-    /// Rows of all the tensors named in `parts`, one after the other.
-    fn matrix(
-        &mut self,
-        parts: &[(String, usize)],
-        inputs: usize,
-        bias: Option<Vec<f32>>,
-    ) -> Result<Linear, LoadError> {
-        self.matrix_held(self.held(parts), parts, inputs, bias)
-    }
-
-    /// How these are held together.
-    fn held<'n>(&self, parts: impl IntoIterator<Item = &'n (String, usize)>) -> Held {
-        self.options.weights.held(self.options.kv, &self.encodings(parts))
-    }
-
-    /// As what each of these is held: mostly as files have it.
-    fn encodings<'n>(
-        &self,
-        parts: impl IntoIterator<Item = &'n (String, usize)>,
-    ) -> Vec<Option<Encoding>> {
-        let tensors = &self.sources.checkpoint.tensors;
-        let encoding = |(name, _): &(String, usize)| match tensors.get(name)?.encoding {
-            Some(Encoding::F16) => Some(self.f16_as),
-            other => other,
-        };
-        parts.into_iter().map(encoding).collect()
-    }
-
-    fn matrix_held(
-        &mut self,
-        held: Held,
-        parts: &[(String, usize)],
-        inputs: usize,
-        bias: Option<Vec<f32>>,
-    ) -> Result<Linear, LoadError> {
-        self.fingerprint.hold(held);
-        let data = match held {
-            Held::F32 => MatrixData::F32(joined(self.stack(parts, &[inputs], Stored::f32)?)),
-            Held::Bf16 => MatrixData::Bf16(joined(self.stack(parts, &[inputs], Stored::bf16)?)),
-            Held::Int8 => {
-                let stack = self.stack(parts, &[inputs], Stored::int8)?;
-                let (q, scales) = stack.into_iter().map(|part| (part.q, part.scales)).unzip();
-                MatrixData::Int8(Int8Rows { q: joined(q), scales: joined(scales) })
-            }
-        };
-        let outputs = parts.iter().map(|(_, rows)| rows).sum();
-        let packed = self.options.backend.pack(Matrix { outputs, inputs, data }, bias);
-        let path = &self.sources.checkpoint.path;
-        packed.map_err(|err| LoadError::tensor(path, &parts[0].0, err.to_string()))
+        let outputs = weights.iter().map(|(_, rows)| rows).sum();
+        let bias = layer_norms::sum(biases, shift);
+        self.matrix_held(held, &weights, inputs, (outputs, bias))
     }
 
     /// Every part as `decode` makes it; `row` is the shape of one row.
@@ -392,9 +345,4 @@ impl<'a, 'r> Assembler<'a, 'r> {
             tracing::warn!(count, first, path, "tensors of the model's layers are not used");
         }
     }
-}
-
-/// All parts, one after the other; a single one as it is.
-fn joined<T: Clone>(mut parts: Vec<Vec<T>>) -> Vec<T> {
-    if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }

@@ -97,6 +97,8 @@ pub(crate) struct Decoder {
     pub(crate) in_blocks: bool,
     pub(crate) biases: Biases,
     pub(crate) experts: Option<ManyExperts>,
+    /// What they share counts half, without a gate.
+    pub(crate) shared_half: bool,
     /// Their router and their parts add biases.
     pub(crate) expert_biases: bool,
     /// Groups of which a token may go to a few alone.
@@ -125,6 +127,8 @@ pub(crate) struct Decoder {
     pub(crate) tied: bool,
     /// They have a bias.
     pub(crate) head_bias: bool,
+    /// Files have none for tokens from this one on, which are only read.
+    pub(crate) head_rows: Option<u32>,
 }
 
 impl Decoder {
@@ -170,6 +174,12 @@ impl Decoder {
     /// Layer `idx` has norms behind its parts.
     pub(crate) fn post_norms(&self, idx: usize) -> bool {
         self.family.post_norms() && (self.family.pre_norms() || !self.is_recurrent(idx))
+    }
+
+    /// Layer `idx` has a norm behind its feed-forward part.
+    pub(crate) fn ffn_post_norm(&self, idx: usize) -> bool {
+        let has_experts = self.experts.as_ref().is_some_and(|experts| experts.layers[idx]);
+        self.post_norms(idx) || (has_experts && self.family.expert_norms())
     }
 
     /// One norm is of what attention and what the feed-forward part takes.

@@ -17,8 +17,8 @@ use super::held::Held;
 /// builds share a cluster while it is upgraded, and what was snapshot is found again.
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
-    let Decoder { windows, biases, experts, expert_biases, softcaps, tied, parallel, .. } = decoder;
-    let Decoder { activations, head_bias, latent, expert_groups, recurrent, gate, .. } = decoder;
+    let Decoder { windows, biases, expert_biases, softcaps, tied, parallel, .. } = decoder;
+    let Decoder { activations, head_bias, latent, recurrent, gate, .. } = decoder;
     let shape = described_shape(shape);
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
@@ -33,12 +33,7 @@ fn described(decoder: &Decoder) -> String {
     if let Some(temperature) = &decoder.temperature {
         all += &format!(" temperature: {temperature:?}");
     }
-    if let Some(experts) = experts {
-        all += &format!(" experts: {experts:?}");
-    }
-    if let Some(groups) = expert_groups {
-        all += &format!(" expert_groups: {groups:?}");
-    }
+    all += &described_experts(decoder);
     if let Some(latent) = latent {
         all += &format!(" latent: {latent:?}");
         // Of these a folder may say otherwise.
@@ -63,6 +58,9 @@ fn described(decoder: &Decoder) -> String {
     if let Some(clip) = decoder.clip {
         all += &format!(" clip: {clip:?}");
     }
+    if decoder.layer_norms != family.layer_norms() {
+        all += &format!(" layer_norms: {:?}", decoder.layer_norms);
+    }
     if *expert_biases {
         all += " expert_biases";
     }
@@ -75,11 +73,28 @@ fn described(decoder: &Decoder) -> String {
     if *head_bias {
         all += " head_bias";
     }
+    if let Some(rows) = decoder.head_rows {
+        all += &format!(" head_rows: {rows}");
+    }
     if *softcaps != Softcaps::default() {
         all += &format!(" softcaps: {softcaps:?}");
     }
     if *scales != Scales::usual(decoder.shape.head_dim) {
         all += &format!(" scales: {scales:?}");
+    }
+    all
+}
+
+fn described_experts(decoder: &Decoder) -> String {
+    let mut all = String::new();
+    if let Some(experts) = &decoder.experts {
+        all += &format!(" experts: {experts:?}");
+    }
+    if let Some(groups) = &decoder.expert_groups {
+        all += &format!(" expert_groups: {groups:?}");
+    }
+    if decoder.shared_half {
+        all += " shared_half";
     }
     all
 }

@@ -45,6 +45,8 @@ pub(crate) enum Centre {
     OfRow,
     /// From each row the mean of those among which it is: of so many rows each.
     OfRows { of: usize, means: Arc<[f32]> },
+    /// Nothing, but each row is divided by the root of its mean square and of what is added to it.
+    Scale { eps: f32 },
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -251,6 +253,11 @@ impl Stored<'_> {
                 let mean = &means[row / of * inputs..];
                 to.iter_mut().zip(mean).for_each(|(x, mean)| *x -= mean);
             }
+            Some(Centre::Scale { eps }) => {
+                let sum: f64 = to.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+                let root = (sum / inputs as f64 + f64::from(*eps)).sqrt();
+                to.iter_mut().for_each(|x| *x = (f64::from(*x) / root) as f32);
+            }
         }
         Ok(())
     }
@@ -367,6 +374,9 @@ mod tests {
         assert_eq!(of(Some(Centre::OfRow)).f32("t").unwrap(), [-0.5, 0.5, -1.5, 1.5]);
         let rows = Centre::OfRows { of: 2, means: [2.0, 4.0].into() };
         assert_eq!(of(Some(rows)).f32("t").unwrap(), [-1.0, -2.0, 1.0, 2.0]);
+        let scaled = of(Some(Centre::Scale { eps: 1.5 })).f32("t").unwrap();
+        let root = 24_f64.sqrt(); // of the second row
+        assert_eq!(scaled, [0.5, 1.0, (3.0 / root) as f32, (6.0 / root) as f32]);
         let bias = Stored { shape: vec![4], ..plain };
         assert_eq!(bias.mean_row("t").unwrap(), [3.0]);
         let means = bias.mean_rows("t", 2).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_kernels::experts::Routing;
-use aqueduct_kernels::{Beside, Experts, FeedForward, Gated, Linear};
+use aqueduct_kernels::{Beside, Experts, FeedForward, Gated, Linear, Matrix, MatrixData};
 
 use super::{Assembler, Stacked};
 use crate::error::LoadError;
@@ -147,6 +147,7 @@ impl Assembler<'_, '_> {
         let shared = shared.transpose()?;
         let shared_gate = match experts.shared_gate {
             true => Some(self.exact(&format!("{prefix}.{}", names.shared_by), 1, false)?),
+            false if self.sources.decoder.shared_half => Some(self.half()?),
             false => None,
         };
         let routing = Routing {
@@ -160,6 +161,15 @@ impl Assembler<'_, '_> {
             before: self.sources.decoder.family == Family::Llama4,
         };
         Ok(Experts { router, routing, each, shared, shared_gate })
+    }
+
+    /// A gate that is one half of whatever there is, as σ(0) is.
+    fn half(&self) -> Result<Linear, LoadError> {
+        let inputs = self.sources.decoder.shape.width as usize;
+        let data = MatrixData::F32(vec![0.0; inputs]);
+        let packed = self.options.backend.pack(Matrix { outputs: 1, inputs, data }, None);
+        let path = &self.sources.checkpoint.path;
+        packed.map_err(|err| LoadError::tensor(path, "a gate of one half", err.to_string()))
     }
 
     fn expert(&mut self, prefix: &str, expert: usize, ffn: usize) -> Result<Gated, LoadError> {
@@ -183,6 +193,6 @@ impl Assembler<'_, '_> {
         let width = self.sources.decoder.shape.width as usize;
         let bias = biased.then(|| self.read(&format!("{name}.bias"), &[rows], Stored::f32));
         let bias = bias.transpose()?;
-        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, bias)
+        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, (rows, bias))
     }
 }

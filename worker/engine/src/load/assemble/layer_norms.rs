@@ -17,24 +17,28 @@ use crate::error::LoadError;
 use crate::load::checkpoint::{Centre, Stored};
 use crate::load::decoder::QkNorm;
 
+/// The logit of a token that no text may have next: no chance at any temperature, and finite, so
+/// that what is computed of logits is a number.
+const IMPOSSIBLE: f32 = -1e30;
+
 impl Sources<'_> {
     /// Takes the means out of what makes the stream, where it is read through layer norms.
     ///
     /// # Errors
     /// A tensor of another shape, or with a number that is not finite.
     pub(super) fn centre(&mut self) -> Result<(), LoadError> {
+        let table = format!("{}.weight", self.names.embed);
+        if self.decoder.family.bare_norms() {
+            self.keep_table_for_logits(&table);
+            if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
+                table.centre = Some(Centre::Scale { eps: self.decoder.norm_eps });
+            }
+        }
         if self.decoder.layer_norms.is_none() {
             return Ok(());
         }
-        let (names, table) = (self.names, format!("{}.weight", self.names.embed));
-        let tensors = &self.checkpoint.tensors;
-        if self.is_tied()
-            && let Some(embed) = tensors.get(&table).cloned()
-        {
-            // Logits are of the table as it is.
-            self.checkpoint.tensors.insert(format!("{}.weight", names.head), embed);
-            self.decoder.tied = false;
-        }
+        self.keep_table_for_logits(&table);
+        let names = self.names;
         for table in [table, format!("{}.weight", names.positions)] {
             if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
                 table.centre = Some(Centre::OfRow);
@@ -45,9 +49,10 @@ impl Sources<'_> {
         for layer in 0..layers {
             let of_part =
                 |part, inputs| [(part, "weight", vec![width, inputs]), (part, "bias", vec![width])];
-            let parts =
-                [of_part(names.out, q_rows), of_part(names.down, ffn)].into_iter().flatten();
-            for (part, suffix, shape) in parts {
+            let parts = [of_part(names.out, q_rows), of_part(names.down, ffn)];
+            let experts = self.expert_outputs();
+            let experts = experts.iter().flat_map(|(part, inputs)| of_part(part, *inputs));
+            for (part, suffix, shape) in parts.into_iter().flatten().chain(experts) {
                 let name = format!("{}.{layer}.{part}.{suffix}", names.layer);
                 if !self.checkpoint.tensors.contains_key(&name) {
                     continue;
@@ -88,12 +93,36 @@ impl Sources<'_> {
         }
         Ok(())
     }
+
+    /// Has logits be of the table as it is, whatever becomes of it.
+    fn keep_table_for_logits(&mut self, table: &str) {
+        if self.is_tied()
+            && let Some(embed) = self.checkpoint.tensors.get(table).cloned()
+        {
+            self.checkpoint.tensors.insert(format!("{}.weight", self.names.head), embed);
+            self.decoder.tied = false;
+        }
+    }
+
+    /// What maps of experts into the stream may be called, and what they take.
+    fn expert_outputs(&self) -> Vec<(String, usize)> {
+        let (names, decoder) = (&self.names.experts, &self.decoder);
+        let Some(experts) = &decoder.experts else { return Vec::new() };
+        let numbered =
+            |idx: u32| [names.down, names.downs].map(|name| name.replace("{}", &idx.to_string()));
+        let each = (0..experts.count).flat_map(numbered).map(|name| (name, experts.ffn as usize));
+        let shared = experts.shared_ffn.map(|ffn| (names.shared_down.to_owned(), ffn as usize));
+        each.chain(shared).collect()
+    }
 }
 
 impl Assembler<'_, '_> {
     /// What makes logits of the stream behind its last norm.
     pub(super) fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
+        if let Some(some) = decoder.head_rows.map(|some| some as usize) {
+            return self.part_of_head(some, rows, inputs);
+        }
         let parts = vec![(format!("{}.weight", names.head), rows)];
         let own = match decoder.head_bias {
             true => Some(self.read(&format!("{}.bias", names.head), &[rows], Stored::f32)?),
@@ -103,6 +132,19 @@ impl Assembler<'_, '_> {
         let mut bias = sum(own, shift);
         bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
         self.matrix(&parts, inputs, bias)
+    }
+
+    /// The same where files have the first rows alone: tokens behind these are as good as
+    /// impossible.
+    fn part_of_head(
+        &mut self,
+        some: usize,
+        rows: usize,
+        inputs: usize,
+    ) -> Result<Linear, LoadError> {
+        let parts = [(format!("{}.weight", self.sources.names.head), some)];
+        let bias = (0..rows).map(|row| if row < some { 0.0 } else { IMPOSSIBLE }).collect();
+        self.matrix_held(self.held(&parts), &parts, inputs, (rows, Some(bias)))
     }
 
     /// What the bias of layer norm `norm` adds to the maps in `parts`, which follow it; `None`
@@ -132,7 +174,9 @@ impl Assembler<'_, '_> {
         name: &str,
         len: usize,
     ) -> Result<Vec<f32>, LoadError> {
-        match self.sources.decoder.layer_norms.is_some_and(|norms| !norms.weights) {
+        let decoder = &self.sources.decoder;
+        let is_bare = decoder.layer_norms.is_some_and(|norms| !norms.weights);
+        match is_bare || decoder.family.bare_norms() {
             true => Ok(vec![1.0; len]),
             false => self.read(name, &[len], Stored::f32),
         }

@@ -3,12 +3,13 @@
 /// What modules may have that computes nothing here, or that was read with something else: tables
 /// that can be computed, masks, what activations and keys would be rounded by, parameters of
 /// activations (Apertus).
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "inv_freq",
     "rope_freqs.weight",
     "bias_mask",
     "masked_bias",
     "attention.bias",
+    "causal_mask",
     "k_scale",
     "v_scale",
     "input_scale",

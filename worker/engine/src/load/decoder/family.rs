@@ -32,7 +32,7 @@ pub(crate) enum Family {
     Helium,
     Qwen2,
     Qwen3,
-    /// Phi 3, 3.5, 4 and 4 mini.
+    /// Phi 3, 3.5, 4 and 4 mini; 4 multimodal without what reads pictures and sound.
     Phi3,
     /// Granite 3.
     Granite,
@@ -57,9 +57,13 @@ pub(crate) enum Family {
     VaultGemma,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
-    /// Gemma 4: 31B, 26B A4B, E4B and E2B.
+    /// Whose norms have no weights, and whose heads turn the other way round.
+    NanoChat,
+    /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
+    /// Llama with experts, all of a layer in one tensor, and what these share (Aria).
+    Aria,
     Qwen2Moe,
     Qwen3Moe,
     /// Qwen 3's layers with windows that turn by a base of their own (Mellum 2).
@@ -72,7 +76,7 @@ pub(crate) enum Family {
     GraniteMoeShared,
     /// The same with windows and sinks.
     GraniteMoeSwa,
-    /// GLM 4.5 and 4.6.
+    /// GLM 4.5 and 4.6; Sarvam 30B too.
     Glm4Moe,
     /// dots.llm1.
     Dots1,
@@ -95,6 +99,10 @@ pub(crate) enum Family {
     Cohere,
     /// Command R7B, Command A and Tiny Aya: with windows in three layers of four.
     Cohere2,
+    /// What reads text of Cohere's models that see: their files say which layers turn.
+    CohereCompass,
+    /// The same with experts, and windows in dense layers or none (Command A+).
+    Cohere2Moe,
     /// OLMo 1.
     Olmo,
     /// Stable LM 2 and 3B.
@@ -113,8 +121,10 @@ pub(crate) enum Family {
     Jais2,
     /// V2, V2.5 and their lite models.
     DeepSeekV2,
-    /// V3, V3.1 and R1; Kimi K2 too.
+    /// V3, V3.1 and R1; Kimi K2 and Sarvam 105B too.
     DeepSeekV3,
+    /// The same with norms behind experts (A.X K1).
+    AxK1,
     /// GLM 4.7 Flash.
     Glm4MoeLite,
     /// DeepSeek V3 without experts.
@@ -130,6 +140,7 @@ pub(crate) enum Family {
     Afmoe,
     /// 7B, 40B, 180B and 2 11B, with one norm for both parts or one for each.
     Falcon,
+    /// GPT-J, and CodeGen, which has queries, keys and values in one tensor.
     GptJ,
     /// Scout and Maverick.
     Llama4,
@@ -141,6 +152,8 @@ pub(crate) enum Family {
     Qwen35,
     /// The same with experts.
     Qwen35Moe,
+    /// Layers of Qwen3.5 and of Qwen 3, with experts; those that see everything do not turn.
+    LaraMini,
     Lfm2,
     /// LFM2 with experts.
     Lfm2Moe,
@@ -156,7 +169,9 @@ impl Family {
     /// `None`: the stream's norms are RMS norms.
     pub(crate) fn layer_norms(self) -> Option<LayerNorms> {
         match self {
-            Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
+            Self::Cohere | Self::Cohere2 | Self::Cohere2Moe | Self::CohereCompass => {
+                Some(LayerNorms { weights: true, biases: false })
+            }
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
@@ -174,7 +189,7 @@ impl Family {
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
-            Self::Gemma4 | Self::Mellum | Self::Flint => QkNorm::EachHead,
+            Self::Gemma4 | Self::Mellum | Self::Flint | Self::LaraMini => QkNorm::EachHead,
             Self::HyV3 | Self::Afmoe => QkNorm::EachHead,
             Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
@@ -192,17 +207,22 @@ impl Family {
         matches!(self, Self::Olmo | Self::Olmoe)
     }
 
+    /// RMS norms of the stream have no weights in files, and are of embeddings too.
+    pub(crate) fn bare_norms(self) -> bool {
+        self == Self::NanoChat
+    }
+
     /// Norms of queries and keys are behind their rotation.
     pub(crate) fn norms_last(self) -> bool {
-        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4)
+        matches!(self, Self::HunYuan | Self::HunYuanMoe | Self::Llama4 | Self::NanoChat)
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
     pub(crate) fn neighbours(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
-        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
+        let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        let glm = matches!(self, Self::Glm | Self::Glm4);
+        let glm = matches!(self, Self::Glm | Self::Glm4 | Self::AxK1);
         let others = matches!(self, Self::Helium | Self::Youtu | Self::GptJ | Self::Mistral4);
         ernie || cohere || deepseek || glm || others || self == Self::Llama4
     }
@@ -210,7 +230,7 @@ impl Family {
     /// Keys and values come of a few numbers that heads share.
     pub(crate) fn is_latent(self) -> bool {
         let deepseek = matches!(self, Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite);
-        deepseek || matches!(self, Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
+        deepseek || matches!(self, Self::AxK1 | Self::Youtu | Self::MiniCpm3 | Self::Mistral4)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -218,6 +238,11 @@ impl Family {
         let all = matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3 | Self::Lfm3);
         let more = matches!(self, Self::Gemma4 | Self::HyperClovaX | Self::Afmoe);
         all || more || !self.pre_norms()
+    }
+
+    /// The same of what experts give together, alone.
+    pub(crate) fn expert_norms(self) -> bool {
+        self == Self::AxK1
     }
 
     /// RMS norm of what attention and feed-forward part are given.
@@ -251,7 +276,7 @@ impl Family {
             Self::Opt => Activation::Ungated(Ungated::Relu),
             Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
-            Self::NemotronH => Activation::Ungated(Ungated::ReluSquared),
+            Self::NemotronH | Self::NanoChat => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }

@@ -16,6 +16,9 @@ pub(super) const VALUES: &str = "attention.value_length";
 /// What is multiplied by the logarithm of yarn's factor for attention's dot products.
 pub(super) const YARN_LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
+/// There where queries have norms.
+const NORM_OF_QUERIES: &str = "blk.0.attn_q_norm.weight";
+
 /// Metadata and where it came from.
 pub(crate) struct Config<'g, 'a> {
     pub(crate) path: &'g str,
@@ -59,6 +62,15 @@ fn biases(checkpoint: &Checkpoint<'_>, is_folded: bool, recurrents: Option<&Recu
         out: has("attn_output"),
         gate_up: has("ffn_up"),
         down: has("ffn_down"),
+    }
+}
+
+/// Norms of queries and keys, which a file has or has not where some members of a family have them.
+fn qk_norm(family: Family, is_there: bool) -> QkNorm {
+    match (is_there, family) {
+        (true, Family::Glm4Moe) => QkNorm::EachHead,
+        (true, Family::Cohere | Family::StableLm) => QkNorm::HeadByHead,
+        _ => family.qk_norm(),
     }
 }
 
@@ -126,19 +138,17 @@ impl Config<'_, '_> {
             expert_groups: self.expert_groups(&keys, experts.as_ref())?,
             experts,
             latent: self.latents(&keys, (&shape, rotary_dim))?,
+            shared_half: false,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
             keys_are_values: of_gemma4.keys_are_values,
             inputs: of_gemma4.inputs,
             double_ffn: of_gemma4.double_ffn,
-            qk_norm: match (has("blk.0.attn_q_norm.weight"), family) {
-                (true, Family::Glm4Moe) => QkNorm::EachHead,
-                (true, Family::Cohere | Family::StableLm) => QkNorm::HeadByHead,
-                _ => family.qk_norm(),
-            },
+            qk_norm: qk_norm(family, has(NORM_OF_QUERIES)),
             clip: self.clip(&keys)?,
             tied: !has("output.weight"),
             head_bias: family == Family::Phi,
+            head_rows: None,
             shape,
         };
         decoder.checked().map_err(refused)
@@ -194,12 +204,11 @@ impl Config<'_, '_> {
         if checkpoint.has_some("dense_2.") {
             return refused(Refusal::new("tensor", "dense_2.weight", "absent"));
         }
-        let normed = "blk.0.attn_q_norm.weight";
-        let is_normed = checkpoint.tensors.contains_key(normed);
+        let is_normed = checkpoint.tensors.contains_key(NORM_OF_QUERIES);
         match keys.architecture.family() {
             Family::Cohere | Family::StableLm => Ok(()),
             family if family.layer_norms().is_some() && is_normed => {
-                refused(Refusal::new("tensor", normed, "absent"))
+                refused(Refusal::new("tensor", NORM_OF_QUERIES, "absent"))
             }
             _ => Ok(()),
         }

@@ -1,6 +1,8 @@
 //! config.json of transformers 4 and 5.
 
 mod activation;
+mod cohere2_moe;
+mod cohere_compass;
 mod deepseek;
 mod experts;
 mod families;
@@ -15,6 +17,8 @@ mod older;
 mod quantized;
 mod recurrent;
 mod refused;
+mod relatives;
+mod ropes;
 mod scales;
 
 use std::path::Path;
@@ -25,14 +29,10 @@ use serde_json::Value;
 
 use self::families::{FAMILIES, architecture_of, family_of};
 pub(super) use self::quantized::{BITS, Quantized};
-use super::rope::{self, Found, RopeError, RopeFields};
+use super::rope::{self, RopeError, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
-use crate::rope::Rope;
-
-/// The base of layers with a window in Gemma 3, LFM3 and Mellum.
-const LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -184,12 +184,7 @@ fn default_interval() -> usize {
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
-    let unsupported = |what, name: &str, supported| LoadError::Unsupported {
-        path: path.display().to_string(),
-        what,
-        name: name.to_owned(),
-        supported,
-    };
+    let unsupported = |what, name: &str, supported| unsupported(path, what, name, supported);
     // First of all: other architectures' files have other fields.
     let architecture = architecture_of(&value).to_owned();
     let family = family_of(&architecture)
@@ -217,7 +212,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
-        layer_norms: family.layer_norms(),
+        layer_norms: config.layer_norms(family),
         parallel: config.is_parallel(family),
         two_norms: family == Family::GptNeoX,
         activations: vec![activation; shape.layers as usize],
@@ -239,6 +234,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         experts,
         latent: config.latents(family, &shape, order).map_err(refused)?,
         order,
+        shared_half: config.shares_half(family),
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
         qk_norm: config.qk_norm(family),
@@ -248,9 +244,15 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         double_ffn: config.double_ffn(family),
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         head_bias: matches!(family, Family::Phi | Family::GptJ),
+        head_rows: config.head_rows(family).map_err(refused)?,
         shape,
     };
     Ok((decoder.checked().map_err(refused)?, quantized))
+}
+
+fn unsupported(path: &Path, what: &'static str, name: &str, supported: &'static str) -> LoadError {
+    let path = path.display().to_string();
+    LoadError::Unsupported { path, what, name: name.to_owned(), supported }
 }
 
 impl Config {
@@ -296,33 +298,6 @@ impl Config {
         }
     }
 
-    /// The rotation of most layers, and that of layers with a window where it may be another one.
-    fn ropes(
-        &self,
-        family: Family,
-        shape: &ModelShape,
-    ) -> Result<(Found, Option<Rope>), RopeError> {
-        let defaults = family.rope();
-        let gemma = matches!(family, Family::Gemma3 | Family::Gemma4);
-        if gemma || matches!(family, Family::Olmo3 | Family::Lfm3 | Family::Mellum) {
-            let local_theta = (family != Family::Olmo3).then_some(LOCAL_THETA);
-            let wide = ModelShape { head_dim: shape.wide.head_dim, ..shape.clone() };
-            let shapes = [if shape.wide.layers > 0 { &wide } else { shape }, shape];
-            let both = rope::ropes_by_layer_type(&self.rope, shapes, defaults, local_theta)?;
-            return Ok((both.0, Some(both.1)));
-        }
-        if matches!(family, Family::GraniteSwa | Family::GraniteMoeSwa) {
-            let [full, local] = self.granite_ropes(family)?;
-            let local = rope::rope(&local, shape, defaults)?;
-            return Ok((rope::rope(&full, shape, defaults)?, Some(local.rope)));
-        }
-        let mut rotated = shape.clone();
-        if family.is_latent() {
-            [_, rotated.head_dim] = self.latent_head(family)?;
-        }
-        Ok((rope::rope(&self.rope, &rotated, defaults)?, None))
-    }
-
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
         // A model whose file does not say how many there are takes any; none is a mistake.
         if self.max_position_embeddings == Some(0) {
@@ -353,6 +328,7 @@ impl Config {
                 Family::Granite4 => self.granite4_shared(),
                 Family::Lfm2 => self.lfm2_ffn()?,
                 Family::Llama4 => self.llama4_ffn(),
+                Family::Cohere2Moe => self.cohere2_moe_ffn(),
                 _ => self.intermediate_size,
             },
             max_positions: match family {
@@ -402,7 +378,8 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::{Scaling, Temperature};
+    use crate::load::hf::config::ropes::LOCAL_THETA;
+    use crate::rope::{Rope, Scaling, Temperature};
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({

@@ -1,6 +1,8 @@
 //! A Hugging Face folder: config.json, and one or several files of safetensors or of PyTorch.
 
 mod apertus;
+mod aria;
+mod codegen;
 mod config;
 mod eight_bits;
 mod four_bits;
@@ -9,6 +11,7 @@ mod gpt_oss;
 mod llama4;
 mod olmo_hybrid;
 mod packed;
+mod phi4;
 mod rope;
 mod safetensors;
 mod shards;
@@ -50,6 +53,9 @@ pub(crate) fn load(
     if decoder.family == Family::Gemma4 {
         checkpoint.open("moe"); // as some quantised files have it
     }
+    if decoder.family == Family::Phi3 {
+        phi4::leave_adapters(&mut checkpoint);
+    }
     four_bits::join(&mut checkpoint)?;
     packed::join(&mut checkpoint, quantized)?;
     eight_bits::join(&mut checkpoint, quantized)?;
@@ -58,6 +64,15 @@ pub(crate) fn load(
     }
     if decoder.family == Family::Llama4 {
         llama4::take_apart(&mut checkpoint, &decoder)?;
+    }
+    if let (Family::AxK1, Some(experts)) = (decoder.family, &mut decoder.experts) {
+        experts.bias = checkpoint.has_some(names::HF_AX_K1.experts.bias);
+    }
+    if decoder.family == Family::Aria {
+        aria::take_apart(&mut checkpoint, &decoder)?;
+    }
+    if decoder.family == Family::GptJ {
+        codegen::take_apart(&mut checkpoint, &decoder)?;
     }
     if decoder.family == Family::GptNeoX {
         checkpoint.lift(&[("embed_out.", "lm_head.")]);
@@ -103,12 +118,16 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::HyperClovaX => &names::HF_HYPERCLOVAX,
         Family::VaultGemma => &names::HF_VAULTGEMMA,
         Family::Flint => &names::HF_FLINT,
+        Family::NanoChat => &names::HF_NANOCHAT,
+        Family::Aria => &names::HF_ARIA,
         Family::HyV3 => &names::HF_HY_V3,
+        Family::AxK1 => &names::HF_AX_K1,
         Family::Afmoe => &names::HF_AFMOE,
         Family::GraniteMoeShared => &names::HF_GRANITE4,
         Family::GraniteMoeSwa => &names::HF_GRANITE_MOE_SWA,
         Family::Qwen3Next => &names::HF_QWEN3_NEXT,
         Family::Qwen35 | Family::Qwen35Moe => &names::HF_QWEN35,
+        Family::LaraMini => &names::HF_LARA_MINI,
         Family::Lfm2 | Family::Lfm2Moe => &names::HF_LFM2,
         Family::Lfm3 => &names::HF_LFM3,
         Family::Bamba => &names::HF_BAMBA,
@@ -126,9 +145,10 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,
         Family::HunYuan | Family::HunYuanMoe => &names::HF_HUNYUAN,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
+        Family::Glm4Moe if checkpoint.has_some("attention.query_key_value") => &names::HF_SARVAM,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => &names::HF_GLM4_MOE,
-        Family::Mistral4 => &names::HF_GLM4_MOE,
+        Family::Mistral4 | Family::Cohere2Moe => &names::HF_GLM4_MOE,
         _ => &names::HF,
     }
 }

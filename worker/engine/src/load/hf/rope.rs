@@ -151,6 +151,12 @@ impl RopeFields {
         self.rope_parameters.is_none() && self.rope_scaling.is_none()
     }
 
+    /// Whether heads of layers of such a type turn, where the file says it.
+    pub(crate) fn turns_in(&self, layer_type: &str) -> Option<bool> {
+        let given = self.rope_parameters.as_ref()?.get(layer_type)?;
+        Some(!given.is_null())
+    }
+
     /// Whether heads turn: one layout has no base, and says that it has none, or neither is there.
     pub(crate) fn turns(&self) -> Option<bool> {
         let given = self.rope_parameters.as_ref().and_then(|given| given.get("rope_theta"));

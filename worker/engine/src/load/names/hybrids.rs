@@ -47,6 +47,20 @@ const QWEN35: RecurrentNames = RecurrentNames {
     ..QWEN3_NEXT
 };
 
+/// The same in Lara, where the first product is one tensor.
+pub(crate) const HF_LARA_MINI: Names = Names {
+    recurrent: RecurrentNames {
+        first: &[FirstPart {
+            name: "linear_attn.in_proj",
+            columns: &[Columns::All],
+            by_head: false,
+        }],
+        norm: "linear_attn.out_norm.weight",
+        ..QWEN3_NEXT
+    },
+    ..HF
+};
+
 /// The same in LFM2, with experts or without.
 pub(crate) const HF_LFM2: Names = Names {
     final_norm: "model.embedding_norm",

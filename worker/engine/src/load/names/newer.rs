@@ -5,6 +5,8 @@ use super::{ExpertNames, GGUF, HF, HF_EXPERTS, HF_GEMMA3, HF_GLM4_MOE, HF_GRANIT
 pub(crate) const HF_HYPERCLOVAX: Names =
     Names { attn_post_norm: "post_norm1", ffn_post_norm: "post_norm2", ..HF };
 
+pub(crate) const HF_NANOCHAT: Names = Names { up: "mlp.fc1", gate_up: "", down: "mlp.fc2", ..HF };
+
 pub(crate) const HF_VAULTGEMMA: Names =
     Names { attn_post_norm: "", ffn_post_norm: "", ..HF_GEMMA3 };
 
@@ -44,6 +46,23 @@ pub(crate) const HF_AFMOE: Names = Names {
         ..HF_GLM4_MOE.experts
     },
     ..HF
+};
+
+/// Aria, once its experts are apart.
+pub(crate) const HF_ARIA: Names =
+    Names { experts: ExpertNames { router: "mlp.router", ..HF_GLM4_MOE.experts }, ..HF_GLM4_MOE };
+
+pub(crate) const HF_AX_K1: Names = Names { ffn_post_norm: "post_mlp_layernorm", ..HF_GLM4_MOE };
+
+/// Sarvam 30B, which is GLM 4.5 by names of Ling's.
+pub(crate) const HF_SARVAM: Names = Names {
+    embed: "model.word_embeddings",
+    qkv: "attention.query_key_value",
+    q_norm: "attention.query_layernorm",
+    k_norm: "attention.key_layernorm",
+    out: "attention.dense",
+    experts: ExpertNames { bias: "mlp.gate.expert_bias", ..HF_GLM4_MOE.experts },
+    ..HF_GLM4_MOE
 };
 
 /// llama.cpp's.

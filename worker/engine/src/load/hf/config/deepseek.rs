@@ -28,6 +28,7 @@ impl Config {
         let (count, chosen, ffn, shared, dense) = match family {
             Family::DeepSeekV2 => (64, 0, 1407, 2, 0),
             Family::DeepSeekV3 => (256, 8, 2048, 1, 3),
+            Family::AxK1 => (192, 8, 2048, 1, 1),
             Family::Mistral4 => (128, 4, 2048, 1, 0),
             _ => (64, 4, 1536, 1, 1),
         };
@@ -35,7 +36,7 @@ impl Config {
         let is_softmax = is_second || family == Family::Mistral4;
         let scale = match family {
             Family::DeepSeekV2 | Family::Mistral4 => 1.0,
-            Family::DeepSeekV3 => 2.5,
+            Family::DeepSeekV3 | Family::AxK1 => 2.5,
             _ => 1.8,
         };
         let ffn = self.moe_intermediate_size.unwrap_or(ffn);
@@ -50,7 +51,7 @@ impl Config {
             normalises: !is_second && self.norm_topk_prob.unwrap_or(true),
             scale: self.routed_scaling_factor.unwrap_or(scale),
             layers: match family {
-                Family::Glm4MoeLite => self.sparse_named(dense)?,
+                Family::Glm4MoeLite | Family::AxK1 => self.sparse_named(dense)?,
                 _ => {
                     let dense = self.first_k_dense_replace.unwrap_or(dense);
                     (0..usual.layers.len()).map(|idx| idx >= dense).collect()
@@ -73,7 +74,7 @@ impl Config {
             }
             Family::DeepSeekV2 if self.deepseek.topk_method.is_none() => return Ok(None),
             Family::DeepSeekV2 => (1, 1, 1),
-            Family::DeepSeekV3 => (8, 4, 2),
+            Family::DeepSeekV3 | Family::AxK1 => (8, 4, 2),
             Family::Glm4MoeLite | Family::Mistral4 | Family::NemotronH => (1, 1, 2),
             _ => return Ok(None),
         };
@@ -86,7 +87,7 @@ impl Config {
     pub(super) fn refuse_routing(&self, family: Family) -> Result<(), Refusal> {
         let (methods, scoring): (&[&str], _) = match family {
             Family::DeepSeekV2 => (&["greedy", "group_limited_greedy"], "softmax"),
-            Family::DeepSeekV3 | Family::Glm4MoeLite => (&["noaux_tc"], "sigmoid"),
+            Family::DeepSeekV3 | Family::AxK1 | Family::Glm4MoeLite => (&["noaux_tc"], "sigmoid"),
             _ => return Ok(()),
         };
         let fields = &self.deepseek;
@@ -129,6 +130,7 @@ mod tests {
     fn groups_are_those_of_each_family() {
         let of = |count, chosen, summed| Ok(Some(Groups { count, chosen, summed }));
         assert_eq!(groups(Family::DeepSeekV3, json!({})), of(8, 4, 2));
+        assert_eq!(groups(Family::AxK1, json!({})), of(8, 4, 2));
         assert_eq!(groups(Family::DeepSeekV3, json!({ "n_group": 1, "topk_group": 1 })), Ok(None));
         assert_eq!(groups(Family::Glm4MoeLite, json!({})), Ok(None));
         let second = |method: &str| {
@@ -159,6 +161,7 @@ mod tests {
         let chosen = json!({ "num_experts_per_tok": 6 });
         check(Family::DeepSeekV2, chosen, (64, 6, 1407, Some(2814), false, 1.0));
         check(Family::DeepSeekV3, json!({}), (256, 8, 2048, Some(2048), true, 2.5));
+        check(Family::AxK1, json!({}), (192, 8, 2048, Some(2048), true, 2.5));
         check(Family::Glm4MoeLite, json!({}), (64, 4, 1536, Some(1536), true, 1.8));
         check(Family::Mistral4, json!({}), (128, 4, 2048, Some(2048), true, 1.0));
         let mistral = config(json!({})).experts(Family::Mistral4).unwrap().unwrap();
@@ -169,6 +172,8 @@ mod tests {
         let first = json!({ "first_k_dense_replace": 1 });
         assert_eq!(layers(Family::DeepSeekV3, first), [false, true, true]);
         assert_eq!(layers(Family::Glm4MoeLite, json!({})), [false, true, true]);
+        let named = json!({ "mlp_layer_types": ["sparse", "dense", "sparse"] });
+        assert_eq!(layers(Family::AxK1, named), [true, false, true]);
         assert_eq!(config(json!({})).experts(Family::Youtu), Ok(None));
     }
 

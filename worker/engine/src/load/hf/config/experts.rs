@@ -27,6 +27,7 @@ impl Config {
             Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
                 self.plain_experts(family, usual)
             }
+            Family::Aria => self.aria_experts(usual),
             Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
             Family::Granite4 => ManyExperts { shared_ffn: Some(self.granite4_shared()), ..usual },
             Family::GraniteMoeShared | Family::GraniteMoeSwa => {
@@ -34,6 +35,7 @@ impl Config {
                 ManyExperts { shared_ffn: shared, ..usual }
             }
             Family::Mellum => self.mellum_experts(usual)?,
+            Family::Cohere2Moe => self.cohere2_moe_experts(usual)?,
             Family::Flint => self.flint_experts(usual)?,
             Family::HyV3 | Family::Afmoe => self.newer_experts(family, usual)?,
             Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe => {
@@ -42,6 +44,7 @@ impl Config {
                 }
                 self.qwen_experts(family, usual)?
             }
+            Family::LaraMini => self.lara_mini_experts(usual),
             Family::Lfm2Moe => self.lfm2_experts(usual),
             Family::NemotronH => match self.nemotron_h_experts(usual)? {
                 Some(experts) => experts,
@@ -50,9 +53,10 @@ impl Config {
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Mistral4 => {
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => {
                 self.deepseek_experts(family, usual)?
             }
+            Family::AxK1 | Family::Mistral4 => self.deepseek_experts(family, usual)?,
             Family::ExaoneMoe => self.exaone_experts(usual)?,
             Family::Llama4 => self.llama4_experts(usual)?,
             Family::Ernie45Moe => self.ernie_experts(usual)?,
@@ -65,13 +69,7 @@ impl Config {
                 Some(experts) => experts,
                 None => return Ok(None),
             },
-            Family::MiniMaxM2 => ManyExperts {
-                count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
-                chosen: self.num_experts_per_tok.unwrap_or(8),
-                scoring: Scoring::Sigmoid,
-                bias: true,
-                ..usual
-            },
+            Family::MiniMaxM2 => self.minimax_experts(usual),
             _ => return Ok(None),
         };
         experts.checked().map(Some)
@@ -105,6 +103,32 @@ impl Config {
             },
             ..usual
         })
+    }
+
+    fn aria_experts(&self, usual: ManyExperts) -> ManyExperts {
+        let shared = self.moe_num_shared_experts.unwrap_or(2).saturating_mul(usual.ffn);
+        ManyExperts { shared_ffn: Some(shared).filter(|&shared| shared > 0), ..usual }
+    }
+
+    fn minimax_experts(&self, usual: ManyExperts) -> ManyExperts {
+        ManyExperts {
+            count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
+            chosen: self.num_experts_per_tok.unwrap_or(8),
+            scoring: Scoring::Sigmoid,
+            bias: true,
+            ..usual
+        }
+    }
+
+    fn lara_mini_experts(&self, usual: ManyExperts) -> ManyExperts {
+        ManyExperts {
+            count: self.expert_count(128),
+            chosen: self.num_experts_per_tok.unwrap_or(4),
+            ffn: self.moe_intermediate_size.unwrap_or(512),
+            shared_ffn: Some(self.shared_expert_intermediate_size.unwrap_or(512)),
+            normalises: self.norm_topk_prob.unwrap_or(true),
+            ..usual
+        }
     }
 
     fn lfm2_experts(&self, usual: ManyExperts) -> ManyExperts {
@@ -278,10 +302,12 @@ mod tests {
         };
         check(Family::Mixtral, (8, 2, 48, None, true));
         check(Family::GraniteMoe, (8, 2, 48, None, true));
+        check(Family::Aria, (8, 2, 48, Some(96), true));
         check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Qwen3Next, (512, 10, 512, Some(512), true));
         check(Family::Qwen35Moe, (256, 8, 512, Some(512), true));
+        check(Family::LaraMini, (128, 4, 512, Some(512), true));
         check(Family::Lfm2Moe, (32, 4, 1792, None, true));
         check(Family::Granite4, (8, 2, 48, Some(1024), true));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));

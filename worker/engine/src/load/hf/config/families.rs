@@ -2,35 +2,40 @@
 
 use serde_json::Value;
 
-use super::{inside, nemotron_h, newer, older};
+use super::{cohere_compass, inside, nemotron_h, newer, older, relatives};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
 pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
-     GraniteMoeHybridForCausalLM, SeedOssForCausalLM, \
-     Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma4ForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
+     GraniteMoeHybridForCausalLM, SeedOssForCausalLM, Ernie4_5ForCausalLM, GlmForCausalLM, \
+     Glm4ForCausalLM, GemmaForCausalLM, Gemma3ForCausalLM, Gemma4ForCausalLM, \
+     Gemma4UnifiedForCausalLM, VaultGemmaForCausalLM, HyperCLOVAXForCausalLM, \
      GraniteMoeSharedForCausalLM, GraniteSWAForCausalLM, GraniteMoeSWAForCausalLM, \
-     MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, \
-     MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
-     GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
-     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
-     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
-     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
-     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
-     StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
-     PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
-     Jais2ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM (Kimi K2 too), \
-     Glm4MoeLiteForCausalLM, YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, \
+     MellumForCausalLM, FlintForCausalLM, AfmoeForCausalLM, HYV3ForCausalLM, MixtralForCausalLM, \
+     Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, GraniteMoeForCausalLM, Glm4MoeForCausalLM, \
+     MinistralForCausalLM, CwmForCausalLM, HeliumForCausalLM, Dots1ForCausalLM, \
+     SolarOpenForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, OlmoeForCausalLM, \
+     FlexOlmoForCausalLM, Exaone4ForCausalLM, ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, \
+     MiniMaxM2ForCausalLM, Gemma2ForCausalLM, GptOssForCausalLM, CohereForCausalLM, \
+     Cohere2ForCausalLM, Cohere2MoeForCausalLM, OlmoForCausalLM, StableLmForCausalLM, \
+     Starcoder2ForCausalLM, GPTNeoXForCausalLM, PhiForCausalLM, NemotronForCausalLM, \
+     ArceeForCausalLM, ApertusForCausalLM, Jais2ForCausalLM, DeepseekV2ForCausalLM, \
+     DeepseekV3ForCausalLM (Kimi K2 too), AXK1ForCausalLM, Glm4MoeLiteForCausalLM, \
+     YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, NanoChatForCausalLM, \
      HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
-     GPTJForCausalLM, Llama4ForCausalLM, Mistral4ForCausalLM, InternLM3ForCausalLM, \
-     IQuestCoderForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM, GPTNeoForCausalLM, \
-     OPTForCausalLM, ExaoneForCausalLM, InternLM2ForCausalLM, MiniCPMForCausalLM, \
-     Qwen3NextForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Lfm2ForCausalLM, \
-     Lfm2MoeForCausalLM, Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, and what reads text of Gemma3ForConditionalGeneration, \
-     Gemma4ForConditionalGeneration, Llama4ForConditionalGeneration, \
+     GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, \
+     Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, GPT2LMHeadModel, \
+     GPTBigCodeForCausalLM, GPTNeoForCausalLM, OPTForCausalLM, ExaoneForCausalLM, \
+     InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
+     Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
+     Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, NemotronHForCausalLM, \
+     SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
+     Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
+     and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
+     CohereCompassForConditionalGeneration, \
+     Gemma3ForConditionalGeneration, Gemma4ForConditionalGeneration, \
+     Gemma4UnifiedForConditionalGeneration, Llama4ForConditionalGeneration, \
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
@@ -50,7 +55,7 @@ pub(super) fn architecture_of(config: &Value) -> &str {
         (inside::MISTRAL3, Some("ministral3")) => inside::MINISTRAL3,
         (inside::MISTRAL3, Some("mistral4")) => inside::MISTRAL4,
         ("LFM2ForCausalLM", _) => older::LFM2, // as its first files call it
-        _ => architecture,
+        _ => relatives::by_type(architecture, model_type).unwrap_or(architecture),
     }
 }
 
@@ -101,6 +106,7 @@ fn of_type(model_type: &str) -> Option<&'static str> {
         "starcoder2" => "Starcoder2ForCausalLM",
         "deepseek_v2" => "DeepseekV2ForCausalLM",
         "deepseek_v3" | "kimi_k2" => "DeepseekV3ForCausalLM",
+        "axk1" => "AXK1ForCausalLM",
         "glm4_moe_lite" => "Glm4MoeLiteForCausalLM",
         "youtu" => "YoutuForCausalLM",
         "minicpm3" => "MiniCPM3ForCausalLM",
@@ -122,9 +128,17 @@ fn of_type(model_type: &str) -> Option<&'static str> {
 }
 
 /// Types and architectures of models inside of which, or by themselves, is what reads text.
-const INSIDE: [(&str, &str); 9] = [
+const INSIDE: [(&str, &str); 17] = [
+    ("cohere_compass_text", cohere_compass::TEXT),
+    ("cohere_compass", cohere_compass::WHOLE),
+    ("apertus1p5_text", inside::APERTUS15_TEXT),
+    ("apertus1p5", inside::APERTUS15),
+    ("aria_text", inside::ARIA_TEXT),
+    ("aria", inside::ARIA),
     ("gemma4_text", inside::GEMMA4_TEXT),
     ("gemma4", inside::GEMMA4),
+    ("gemma4_unified_text", inside::GEMMA4_UNIFIED_TEXT),
+    ("gemma4_unified", inside::GEMMA4_UNIFIED),
     ("gemma3", inside::GEMMA3),
     ("mistral3", inside::MISTRAL3),
     ("llama4", inside::LLAMA4),
@@ -159,6 +173,8 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "Gemma2ForCausalLM" => Family::Gemma2,
         "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
         inside::GEMMA4_TEXT | inside::GEMMA4 => Family::Gemma4,
+        inside::GEMMA4_UNIFIED_TEXT | inside::GEMMA4_UNIFIED => Family::Gemma4,
+        inside::ARIA_TEXT | inside::ARIA => Family::Aria,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
         "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
@@ -177,6 +193,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "GptOssForCausalLM" => Family::GptOss,
         "CohereForCausalLM" => Family::Cohere,
         "Cohere2ForCausalLM" => Family::Cohere2,
+        cohere_compass::TEXT | cohere_compass::WHOLE => Family::CohereCompass,
         "OlmoForCausalLM" => Family::Olmo,
         "StableLmForCausalLM" => Family::StableLm,
         "Starcoder2ForCausalLM" => Family::StarCoder2,
@@ -185,9 +202,11 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "NemotronForCausalLM" => Family::Nemotron,
         "ArceeForCausalLM" => Family::Arcee,
         "ApertusForCausalLM" => Family::Apertus,
+        inside::APERTUS15_TEXT | inside::APERTUS15 => Family::Apertus,
         "Jais2ForCausalLM" => Family::Jais2,
         "DeepseekV2ForCausalLM" => Family::DeepSeekV2,
         "DeepseekV3ForCausalLM" => Family::DeepSeekV3,
+        "AXK1ForCausalLM" => Family::AxK1,
         "Glm4MoeLiteForCausalLM" => Family::Glm4MoeLite,
         "YoutuForCausalLM" => Family::Youtu,
         "MiniCPM3ForCausalLM" => Family::MiniCpm3,
@@ -204,16 +223,18 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
 pub(super) type Tabled = (&'static str, &'static str, Family);
 
 fn tabled() -> impl Iterator<Item = &'static Tabled> {
-    HYBRIDS.iter().chain(&newer::FAMILIES).chain(&older::FAMILIES)
+    let others = newer::FAMILIES.iter().chain(&older::FAMILIES);
+    HYBRIDS.iter().chain(others).chain(&relatives::FAMILIES)
 }
 
 /// Models some of whose layers remember in a state.
-const HYBRIDS: [Tabled; 11] = [
+const HYBRIDS: [Tabled; 12] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
     ("qwen3_5_moe_text", inside::QWEN35_MOE_TEXT, Family::Qwen35Moe),
     ("qwen3_5_moe", inside::QWEN35_MOE, Family::Qwen35Moe),
+    ("lara_mini", inside::LARA_MINI, Family::LaraMini),
     ("lfm2", older::LFM2, Family::Lfm2),
     ("lfm2_moe", older::LFM2_MOE, Family::Lfm2Moe),
     ("lfm3", inside::LFM3, Family::Lfm3),
@@ -272,13 +293,15 @@ impl Family {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
+            Self::Cohere2Moe | Self::CohereCompass => None,
             Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
-            Self::DeepSeekV2 | Self::DeepSeekV3 | Self::Glm4MoeLite => None,
+            Self::DeepSeekV2 | Self::DeepSeekV3 | Self::AxK1 | Self::Glm4MoeLite => None,
             Self::Youtu | Self::MiniCpm3 | Self::HunYuan | Self::HunYuanMoe => None,
             Self::Falcon | Self::GptJ | Self::Mistral4 | Self::HyperClovaX => None,
             Self::GraniteMoeShared | Self::GraniteMoeSwa | Self::Afmoe => None,
+            Self::NanoChat => None,
             Self::Exaone | Self::InternLm2 | Self::MiniCpm => None,
-            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => None,
+            Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt | Self::Aria => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
             Self::VaultGemma | Self::Mellum | Self::Flint | Self::GraniteSwa => Some(4),
@@ -292,7 +315,7 @@ impl Family {
             Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
             Self::ExaoneMoe | Self::StableLm => Some(32),
             Self::Qwen3Next | Self::Qwen35Moe => Some(2),
-            Self::Qwen35 | Self::Lfm3 => Some(4),
+            Self::Qwen35 | Self::Lfm3 | Self::LaraMini => Some(4),
             Self::OlmoHybrid => None,
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
         }
@@ -303,8 +326,8 @@ impl Family {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
             Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
-            Self::Llama4 | Self::Mellum | Self::Flint => Some(128),
-            Self::Afmoe | Self::HyV3 => Some(128),
+            Self::Llama4 | Self::Mellum | Self::Flint | Self::LaraMini => Some(128),
+            Self::Afmoe | Self::HyV3 | Self::Cohere2Moe => Some(128),
             Self::VaultGemma => Some(256),
             Self::Ministral3 | Self::Lfm3 | Self::NemotronH => Some(128),
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(256),
@@ -320,6 +343,7 @@ impl Family {
             Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
             Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe | Self::GptOss => 1e-5,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
+            Self::Cohere2Moe | Self::CohereCompass => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 | Self::Exaone => 1e-5,
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => 1e-5,
@@ -337,12 +361,14 @@ impl Family {
     pub(super) fn is_tied(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4);
-        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
+        let cohere = matches!(self, Self::Cohere | Self::Cohere2 | Self::Cohere2Moe);
+        let cohere = cohere || self == Self::CohereCompass;
         let latent = matches!(self, Self::Youtu | Self::MiniCpm3);
         let own_code = matches!(self, Self::Exaone | Self::MiniCpm);
         let trained = self.first_position().is_some();
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
         let others = others || matches!(self, Self::VaultGemma | Self::GraniteSwa);
+        let others = others || self == Self::LaraMini;
         let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
         ernie || gemma || cohere || latent || own_code || trained || others || lfm
     }
@@ -390,7 +416,9 @@ mod tests {
     fn what_types_make_is_served() {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
         let hybrids = HYBRIDS.iter().map(|of| of.0);
-        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe"].into_iter().chain(hybrids);
+        let relatives = relatives::FAMILIES.iter().map(|of| of.0);
+        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe", "gpt-sw3", "gemma4_unified"];
+        let more = more.into_iter().chain(hybrids).chain(relatives);
         for model_type in types.into_iter().chain(more) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");
         }

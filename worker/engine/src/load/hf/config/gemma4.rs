@@ -170,6 +170,15 @@ pub(super) fn defaults(fields: &Map<String, Value>) -> Value {
     all
 }
 
+/// The same of Gemma 4 12B, whose layers take nothing besides the stream.
+pub(super) fn unified_defaults(fields: &Map<String, Value>) -> Value {
+    let mut all = defaults(fields);
+    all["sliding_window"] = json!(1024);
+    all["max_position_embeddings"] = json!(262_144);
+    all["hidden_size_per_layer_input"] = Value::Null;
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +236,15 @@ mod tests {
         check(json!({ INPUTS: null }), Ok(None));
         check(json!({ INPUTS: 0 }), Ok(None));
         assert_eq!(config(json!({})).inputs(Family::Gemma3), Ok(None));
+    }
+
+    #[test]
+    fn layers_of_12b_take_nothing_besides() {
+        let all = unified_defaults(&Map::new());
+        assert_eq!((&all["sliding_window"], &all["hidden_size"]), (&json!(1024), &json!(2304)));
+        let none =
+            config(json!({ "hidden_size_per_layer_input": all["hidden_size_per_layer_input"] }));
+        assert_eq!(none.inputs(Family::Gemma4), Ok(None));
     }
 
     #[test]

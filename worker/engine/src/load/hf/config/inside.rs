@@ -2,13 +2,23 @@
 
 use serde_json::{Map, Value, json};
 
-use super::older;
+use super::{cohere_compass, newer, older, relatives};
 
 /// Models that read more than text, of which what reads text is served.
+pub(super) const ARIA: &str = "AriaForConditionalGeneration";
+/// What stands inside of Aria.
+pub(super) const ARIA_TEXT: &str = "AriaTextForCausalLM";
 pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
 pub(super) const GEMMA4: &str = "Gemma4ForConditionalGeneration";
 /// What stands inside of Gemma 4.
 pub(super) const GEMMA4_TEXT: &str = "Gemma4ForCausalLM";
+/// Gemma 4 12B, which reads pictures and sound without models of their own.
+pub(super) const GEMMA4_UNIFIED: &str = "Gemma4UnifiedForConditionalGeneration";
+/// What stands inside of that.
+pub(super) const GEMMA4_UNIFIED_TEXT: &str = "Gemma4UnifiedForCausalLM";
+pub(super) const APERTUS15: &str = "Apertus1p5ForConditionalGeneration";
+/// What stands inside of Apertus 1.5.
+pub(super) const APERTUS15_TEXT: &str = "Apertus1p5TextForCausalLM";
 pub(super) const LLAMA4: &str = "Llama4ForConditionalGeneration";
 /// What stands inside of Llama 4.
 pub(super) const LLAMA4_TEXT: &str = "Llama4ForCausalLM";
@@ -26,6 +36,7 @@ pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
 pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
 pub(super) const QWEN35: &str = "Qwen3_5ForConditionalGeneration";
 pub(super) const QWEN35_MOE: &str = "Qwen3_5MoeForConditionalGeneration";
+pub(super) const LARA_MINI: &str = "LaraMiniForCausalLM";
 pub(super) const LFM3: &str = "Lfm3ForCausalLM";
 const OLMO_HYBRID: &str = "OlmoHybridForCausalLM";
 const QWEN3_NEXT: &str = "Qwen3NextForCausalLM";
@@ -45,6 +56,9 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
     let mut fields = match architecture {
         GEMMA3 | MISTRAL3 | MINISTRAL3 | MISTRAL4 => lifted(whole, architecture),
         GEMMA4 | GEMMA4_TEXT | LLAMA4 | LLAMA4_TEXT => lifted(whole, architecture),
+        GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT | ARIA | ARIA_TEXT => lifted(whole, architecture),
+        APERTUS15 | APERTUS15_TEXT => lifted(whole, architecture),
+        cohere_compass::TEXT | cohere_compass::WHOLE => lifted(whole, architecture),
         QWEN2_VL | QWEN2_5_VL | QWEN3_VL | QWEN35 | QWEN35_MOE => lifted(whole, architecture),
         // Some who take the text model out leave the whole one's file as it was.
         QWEN3_NEXT | QWEN35_TEXT | QWEN35_MOE_TEXT => lifted(whole, architecture),
@@ -59,14 +73,17 @@ pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<Strin
         // It is the head's that reads text alone, and the larger model's head has none.
         fields.remove("final_logit_softcapping");
     }
-    if let (GEMMA4 | GEMMA4_TEXT, Some(Value::String(what))) =
-        (architecture, fields.get("use_bidirectional_attention"))
+    if let (
+        GEMMA4 | GEMMA4_TEXT | GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT,
+        Some(Value::String(what)),
+    ) = (architecture, fields.get("use_bidirectional_attention"))
     {
         // Of pictures, where it is not of all.
         let is_of_all = what != "vision";
         fields.insert("use_bidirectional_attention".to_owned(), is_of_all.into());
     }
     older::rename(&mut fields, architecture)?;
+    relatives::rename(&mut fields, architecture)?;
     if let Some(Value::Object(rope)) = fields.get_mut("rope_parameters")
         && matches!(architecture, MISTRAL4 | "Mistral4ForCausalLM")
     {
@@ -148,6 +165,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131_072,
         }),
         GEMMA4 | GEMMA4_TEXT => super::gemma4::defaults(fields),
+        GEMMA4_UNIFIED | GEMMA4_UNIFIED_TEXT => super::gemma4::unified_defaults(fields),
         LLAMA4 | LLAMA4_TEXT => super::llama4::defaults(),
         QWEN2_VL | QWEN2_5_VL => json!({
             "vocab_size": 152_064, "hidden_size": 8192, "intermediate_size": 29_568,
@@ -207,7 +225,7 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
             let given = own.into_iter().filter_map(|(name, own)| Some((name.into(), own?.clone())));
             Value::Object(given.collect())
         }
-        _ => Value::Null,
+        _ => newer::defaults(architecture),
     }
 }
 

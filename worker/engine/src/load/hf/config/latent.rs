@@ -93,7 +93,7 @@ impl Config {
 
     /// Whether rotated elements stand beside each other.
     pub(super) fn neighbours(&self, family: Family) -> bool {
-        let deepseek = matches!(family, Family::DeepSeekV3 | Family::Glm4MoeLite);
+        let deepseek = matches!(family, Family::DeepSeekV3 | Family::AxK1 | Family::Glm4MoeLite);
         let may_say = deepseek || matches!(family, Family::Youtu | Family::Mistral4);
         let said = self.latent.rope_interleave.filter(|_| may_say);
         said.map_or(family.neighbours(), Option::unwrap_or_default)
@@ -143,7 +143,7 @@ mod tests {
             let want = Latents { queries, keys, value_dim };
             assert_eq!(latents(family, changes), Ok((head_dim, want)), "{family:?}");
         };
-        for family in [Family::DeepSeekV2, Family::DeepSeekV3, Family::Youtu] {
+        for family in [Family::DeepSeekV2, Family::DeepSeekV3, Family::AxK1, Family::Youtu] {
             check(family, json!({}), 192, (Some(1536), 512, 128));
         }
         check(Family::Glm4MoeLite, json!({}), 256, (Some(768), 512, 256));

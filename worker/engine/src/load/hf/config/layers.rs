@@ -38,6 +38,9 @@ impl Config {
                 let windows = self.windows(family, &[])?;
                 Ok(windows.iter().map(Option::is_some).collect())
             }
+            (Family::Cohere2Moe, _) => self.cohere2_moe_turns(),
+            (Family::CohereCompass, _) => self.compass_turns(),
+            (Family::LaraMini, _) => Ok(self.lara_mini_slides()),
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
@@ -58,7 +61,8 @@ impl Config {
     /// Whether feed-forward parts take what attention takes.
     pub(super) fn is_parallel(&self, family: Family) -> bool {
         match family {
-            Family::Cohere | Family::Cohere2 | Family::Phi => true,
+            Family::Cohere | Family::Cohere2 | Family::Cohere2Moe | Family::Phi => true,
+            Family::CohereCompass => true,
             Family::StableLm => self.use_parallel_residual.unwrap_or(false),
             Family::GptNeoX | Family::Falcon => self.use_parallel_residual.unwrap_or(true),
             Family::GptJ => true,
@@ -74,7 +78,7 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
-            Family::InternLm2 | Family::MiniCpm => both(is_biased, false),
+            Family::InternLm2 | Family::MiniCpm | Family::Aria => both(is_biased, false),
             Family::HyperClovaX | Family::GraniteSwa | Family::HyV3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
@@ -82,8 +86,8 @@ impl Config {
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
             Family::Exaone | Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
-            Family::Lfm3 | Family::OlmoHybrid => both(is_biased, false),
-            Family::HunYuan | Family::HunYuanMoe => both(is_biased, false),
+            Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
+            Family::HunYuan | Family::HunYuanMoe | Family::NanoChat => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
@@ -103,10 +107,10 @@ impl Config {
             Family::Llama4 => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
-            Family::Apertus => both(is_biased, false),
+            Family::Apertus | Family::Cohere2Moe | Family::CohereCompass => both(is_biased, false),
             // Youtu and DeepSeek V3 have no biases, whatever a file says.
             Family::DeepSeekV3 | Family::Glm4MoeLite | Family::Youtu => Biases::default(),
-            Family::Mistral4 => Biases::default(),
+            Family::Mistral4 | Family::AxK1 => Biases::default(),
             Family::DeepSeekV2 | Family::MiniCpm3 => both(false, mlp_bias),
             Family::Cwm => both(false, mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
@@ -166,6 +170,7 @@ impl Config {
             (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
+            (Family::Cohere2Moe, None) => self.cohere2_moe_slides()?,
             (Family::Afmoe, None) => {
                 let interval =
                     self.newer.global_attn_every_n_layers.unwrap_or(OLMO3_FULL_LAYER_INTERVAL);
@@ -177,7 +182,7 @@ impl Config {
                 let sees_all = |idx: usize| idx < 2 || idx % 4 == 1 || idx + 1 == layers;
                 (0..layers).map(|idx| !sees_all(idx)).collect()
             }
-            (Family::Mellum, None) => vec![false; layers],
+            (Family::Mellum | Family::CohereCompass, None) => vec![false; layers],
             (Family::Olmo3, None) => {
                 all_but_every(OLMO3_FULL_LAYER_INTERVAL, self.num_hidden_layers)
             }
@@ -186,6 +191,7 @@ impl Config {
                 (0..layers).map(|idx| idx >= first).collect()
             }
             (Family::Lfm3, _) => self.lfm3_slides(),
+            (Family::LaraMini, _) => self.lara_mini_slides(),
             (Family::Cwm | Family::GraniteSwa | Family::GraniteMoeSwa, None) => {
                 (0..layers).map(|idx| !idx.is_multiple_of(4)).collect()
             }
@@ -210,12 +216,13 @@ impl Config {
                 given.unwrap_or(Some(4096))
             }
             Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
+            Family::Cohere2Moe | Family::CohereCompass => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
             Family::GraniteSwa | Family::GraniteMoeSwa => given.unwrap_or(Some(128)),
             Family::VaultGemma => given.unwrap_or(Some(4096)),
             Family::Mellum | Family::Afmoe => given.unwrap_or(Some(1024)),
             Family::Flint => given.unwrap_or(Some(513)),
-            Family::Gemma4 => given.unwrap_or(Some(512)),
+            Family::Gemma4 | Family::LaraMini => given.unwrap_or(Some(512)),
             Family::Llama4 => self.llama4_block(),
             Family::Lfm3 => given.unwrap_or(Some(256)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
@@ -226,7 +233,7 @@ impl Config {
                 given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
-            Family::Exaone | Family::InternLm2 | Family::MiniCpm => None,
+            Family::Exaone | Family::InternLm2 | Family::MiniCpm | Family::Aria => None,
             Family::GptNeo => given.unwrap_or(Some(256)),
             Family::Gpt2 | Family::GptBigCode | Family::Opt => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
@@ -236,10 +243,10 @@ impl Config {
             Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
             Family::Jais2 => None,
-            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::Glm4MoeLite => None,
+            Family::DeepSeekV2 | Family::DeepSeekV3 | Family::AxK1 | Family::Glm4MoeLite => None,
             Family::Youtu | Family::MiniCpm3 | Family::HunYuan | Family::HunYuanMoe => None,
             Family::Falcon | Family::GptJ | Family::Mistral4 | Family::HyV3 => None,
-            Family::HyperClovaX | Family::GraniteMoeShared => None,
+            Family::HyperClovaX | Family::GraniteMoeShared | Family::NanoChat => None,
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
             Family::Lfm2 | Family::Lfm2Moe | Family::Bamba | Family::OlmoHybrid => None,
             Family::NemotronH => None,
@@ -250,7 +257,7 @@ impl Config {
 impl Config {
     /// Per layer: whether it has a window, as `sliding_window_pattern` has it: all layers but one
     /// of so many, or by letters, which come again and again (`LLLG`).
-    fn patterned(&self, interval: usize) -> Result<Vec<bool>, Refusal> {
+    pub(super) fn patterned(&self, interval: usize) -> Result<Vec<bool>, Refusal> {
         const FIELD: &str = "sliding_window_pattern";
         let layers = self.num_hidden_layers;
         let interval = match &self.sliding_window_pattern {
@@ -286,12 +293,20 @@ impl Family {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
         let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
         let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
-        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe | Self::Cohere2);
+        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
+        let cohere = matches!(self, Self::Cohere2 | Self::Cohere2Moe | Self::CohereCompass);
         // Mistral's with names are Ministral's to transformers, which is the same model else.
         let more = matches!(self, Self::Mistral | Self::Dots1 | Self::Olmo3);
         let granite = matches!(self, Self::GraniteSwa | Self::GraniteMoeSwa);
         let newer = matches!(self, Self::VaultGemma | Self::Mellum | Self::Flint | Self::Afmoe);
-        qwen || others || gemma || exaone || more || granite || newer || self == Self::GptNeo
+        qwen || others
+            || gemma
+            || exaone
+            || cohere
+            || more
+            || granite
+            || newer
+            || self == Self::GptNeo
     }
 }
 

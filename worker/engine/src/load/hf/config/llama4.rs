@@ -32,7 +32,8 @@ impl Config {
 
     /// Whether layers that rotate norm queries and keys.
     pub(super) fn unit_norms(&self, family: Family) -> bool {
-        family == Family::Llama4 && self.use_qk_norm.unwrap_or(true)
+        let are_llamas = family == Family::Llama4 && self.use_qk_norm.unwrap_or(true);
+        are_llamas || family == Family::NanoChat
     }
 
     /// Positions of a block, beyond which rows of some layers do not see.

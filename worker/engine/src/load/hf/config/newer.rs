@@ -3,9 +3,10 @@
 use aqueduct_core::Refusal;
 use aqueduct_kernels::experts::Scoring;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::Config;
 use super::families::Tabled;
+use super::{Config, cohere_compass, cohere2_moe, inside};
 use crate::load::decoder::{Family, ManyExperts};
 use crate::load::hf::rope::RopeFields;
 
@@ -26,10 +27,20 @@ pub(super) struct NewerFields {
     router_scaling_factor: Option<f32>,
     score_func: Option<String>,
     route_norm: Option<bool>,
+    /// Apertus 1.5: for so many of the first tokens there are logits.
+    output_vocab_size: Option<u32>,
+    /// Command A+: of dense layers.
+    pub(super) prefix_dense_intermediate_size: Option<u32>,
+    pub(super) prefix_dense_sliding_window_pattern: Option<usize>,
+    pub(super) shared_expert_combination_strategy: Option<String>,
+    pub(super) expert_selection_fn: Option<String>,
 }
 
+pub(super) const NANOCHAT: &str = "NanoChatForCausalLM";
+
 /// Which they are.
-pub(super) const FAMILIES: [Tabled; 9] = [
+pub(super) const FAMILIES: [Tabled; 11] = [
+    ("nanochat", NANOCHAT, Family::NanoChat),
     ("vaultgemma", "VaultGemmaForCausalLM", Family::VaultGemma),
     ("hyperclovax", "HyperCLOVAXForCausalLM", Family::HyperClovaX),
     ("granitemoeshared", "GraniteMoeSharedForCausalLM", Family::GraniteMoeShared),
@@ -39,7 +50,32 @@ pub(super) const FAMILIES: [Tabled; 9] = [
     ("flint", "FlintForCausalLM", Family::Flint),
     ("afmoe", "AfmoeForCausalLM", Family::Afmoe),
     ("hy_v3", "HYV3ForCausalLM", Family::HyV3),
+    ("cohere2_moe", cohere2_moe::COHERE2_MOE, Family::Cohere2Moe),
 ];
+
+/// What transformers takes for fields that are absent, where it is not the family's.
+pub(super) fn defaults(architecture: &str) -> Value {
+    match architecture {
+        cohere2_moe::COHERE2_MOE | cohere_compass::TEXT | cohere_compass::WHOLE => json!({
+            "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528,
+            "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192,
+        }),
+        inside::APERTUS15 | inside::APERTUS15_TEXT => json!({
+            "vocab_size": 266_752, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 65_536,
+        }),
+        inside::LARA_MINI => json!({
+            "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 1, // of no layer
+            "num_hidden_layers": 34, "num_attention_heads": 16,
+            "max_position_embeddings": 131_072,
+        }),
+        NANOCHAT => json!({
+            "vocab_size": 50_304, "hidden_size": 768, "intermediate_size": 8192,
+            "num_hidden_layers": 12, "num_attention_heads": 6, "max_position_embeddings": 2048,
+        }),
+        _ => Value::Null,
+    }
+}
 
 /// What experts share in Granite 4.
 const GRANITE4_SHARED: u32 = 1024;
@@ -154,6 +190,18 @@ impl Config {
         })
     }
 
+    /// For how many tokens there are logits, if not for all.
+    pub(super) fn head_rows(&self, family: Family) -> Result<Option<u32>, Refusal> {
+        const FIELD: &str = "output_vocab_size";
+        let given = self.newer.output_vocab_size.filter(|_| family == Family::Apertus);
+        let Some(rows) = given else { return Ok(None) };
+        let rows = Refusal::unless_within(FIELD, rows, 1, self.vocab_size)?;
+        if self.tie_word_embeddings == Some(true) && rows < self.vocab_size {
+            return Err(Refusal::new(FIELD, rows, "vocab_size, where the head is the embedding"));
+        }
+        Ok(Some(rows).filter(|&rows| rows < self.vocab_size))
+    }
+
     /// What would load and give wrong answers.
     pub(super) fn refuse_newer(&self, family: Family) -> Result<(), Refusal> {
         let newer = &self.newer;
@@ -176,8 +224,6 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use crate::load::hf::config::tests::config;
     use crate::rope::Rope;
@@ -258,6 +304,34 @@ mod tests {
         check(Family::Afmoe, json!({ "score_func": "softmax" }), Some("score_func"));
         check(Family::Afmoe, json!({ "route_norm": false }), Some("route_norm"));
         check(Family::Afmoe, json!({ "n_group": 2 }), Some("n_group"));
+    }
+
+    #[test]
+    fn nanochat_turns_the_other_way_round() {
+        let config = config(json!({ "rope_theta": 100.0 }));
+        let shape = config.shape(Family::NanoChat).unwrap();
+        let Ok((found, None)) = config.ropes(Family::NanoChat, &shape) else {
+            panic!("no rotation")
+        };
+        let usual = Rope::unscaled(100.0, 8).inv_freq;
+        assert_eq!(found.rope.inv_freq, usual.iter().map(|freq| -freq).collect::<Vec<_>>());
+        assert!(config.unit_norms(Family::NanoChat));
+        assert_eq!(config.softcaps(Family::NanoChat).unwrap().tokens, Some(15.0));
+    }
+
+    #[test]
+    fn apertus_has_logits_of_some_tokens() {
+        let of = |changes: Value| {
+            config(changes).head_rows(Family::Apertus).map_err(|refusal| refusal.field)
+        };
+        assert_eq!(of(json!({})), Ok(None));
+        assert_eq!(of(json!({ "output_vocab_size": 32 })), Ok(None));
+        assert_eq!(of(json!({ "output_vocab_size": 20 })), Ok(Some(20)));
+        let field = Err("output_vocab_size".to_owned());
+        assert_eq!(of(json!({ "output_vocab_size": 33 })), field);
+        assert_eq!(of(json!({ "output_vocab_size": 0 })), field);
+        let tied = json!({ "output_vocab_size": 20, "tie_word_embeddings": true });
+        assert_eq!(of(tied), field);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
 pub(super) const GPTJ: &str = "GPTJForCausalLM";
+pub(super) const CODEGEN: &str = "CodeGenForCausalLM";
 pub(super) const INTERNLM3: &str = "InternLM3ForCausalLM";
 pub(super) const IQUEST_CODER: &str = "IQuestCoderForCausalLM";
 pub(super) const LFM2: &str = "Lfm2ForCausalLM";
@@ -24,9 +25,11 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 7] = [
+pub(super) const FAMILIES: [Tabled; 9] = [
     ("gpt2", GPT2, Family::Gpt2),
+    ("gpt-sw3", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
+    ("codegen", CODEGEN, Family::GptJ),
     ("gpt_neo", GPT_NEO, Family::GptNeo),
     ("opt", OPT, Family::Opt),
     ("exaone", EXAONE, Family::Exaone),
@@ -43,7 +46,7 @@ const TIED: &str = "tie_word_embeddings";
 pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Result<(), String> {
     match architecture {
         FALCON => falcon(fields),
-        GPTJ => {
+        GPTJ | CODEGEN => {
             gptj(fields);
             Ok(())
         }
@@ -281,7 +284,7 @@ fn gptj(fields: &mut Map<String, Value>) {
 }
 
 /// Refuses switches that are there and are not as they are served.
-fn must_be<const N: usize>(
+pub(super) fn must_be<const N: usize>(
     fields: &Map<String, Value>,
     served: [(&str, bool); N],
 ) -> Result<(), String> {
@@ -295,7 +298,7 @@ fn must_be<const N: usize>(
 }
 
 /// Gives fields the names that stand beside theirs.
-fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str); N]) {
+pub(super) fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str); N]) {
     for (own, name) in names {
         if let Some(value) = fields.remove(own) {
             fields.insert(name.to_owned(), value);
@@ -304,7 +307,7 @@ fn move_to<const N: usize>(fields: &mut Map<String, Value>, names: [(&str, &str)
 }
 
 /// Adds fields that are not there.
-fn fill(fields: &mut Map<String, Value>, more: Value) {
+pub(super) fn fill(fields: &mut Map<String, Value>, more: Value) {
     for (name, value) in more.as_object().into_iter().flatten() {
         fields.entry(name.clone()).or_insert_with(|| value.clone());
     }

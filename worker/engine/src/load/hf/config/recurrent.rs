@@ -66,7 +66,7 @@ impl Family {
     }
 
     fn is_delta(self) -> bool {
-        self.is_qwen() || self == Self::OlmoHybrid
+        self.is_qwen() || matches!(self, Self::OlmoHybrid | Self::LaraMini)
     }
 
     fn is_scan(self) -> bool {
@@ -135,6 +135,9 @@ impl Config {
             (Family::Lfm3, None) => {
                 Ok((0..count).map(|idx| idx == 0 || !idx.is_multiple_of(2)).collect())
             }
+            (Family::LaraMini, None) => {
+                Ok((0..count).map(|idx| matches!(idx % 5, 0 | 2)).collect())
+            }
             (Family::OlmoHybrid, None) => {
                 let is_attention =
                     |layer: usize| layer.is_multiple_of(4) || (count < 4 && layer == count);
@@ -153,11 +156,21 @@ impl Config {
         (0..self.num_hidden_layers as usize).map(slides).collect()
     }
 
+    /// The same of Lara's: of every five layers the second and the last.
+    pub(super) fn lara_mini_slides(&self) -> Vec<bool> {
+        let slides = |idx: usize| match &self.layer_types {
+            Some(types) => types.get(idx).is_some_and(|name| name == SLIDING),
+            None => matches!(idx % 5, 1 | 4),
+        };
+        (0..self.num_hidden_layers as usize).map(slides).collect()
+    }
+
     fn delta(&self, family: Family) -> RuleShape {
         let (of, is_olmo) = (&self.recurrent, family == Family::OlmoHybrid);
-        let [key_heads, value_heads] = match is_olmo {
-            true => [self.num_attention_heads; 2],
-            false => [16, 32],
+        let [key_heads, value_heads] = match family {
+            Family::OlmoHybrid => [self.num_attention_heads; 2],
+            Family::LaraMini => [8, 16],
+            _ => [16, 32],
         };
         let key_heads = of.linear_num_key_heads.unwrap_or(key_heads);
         let unsaid = match is_olmo {
@@ -285,7 +298,7 @@ const SLIDING: &str = "sliding_attention";
 fn is_recurrent(family: Family, layer_type: &str) -> Result<bool, Refusal> {
     match layer_type {
         "full_attention" | "attention" => Ok(false),
-        SLIDING if family == Family::Lfm3 => Ok(false),
+        SLIDING if matches!(family, Family::Lfm3 | Family::LaraMini) => Ok(false),
         "conv" if family.is_lfm() => Ok(true),
         "linear_attention" if family.is_delta() => Ok(true),
         "linear_attention" | "mamba" if family.is_scan() => Ok(true),
@@ -326,6 +339,7 @@ mod tests {
         check(Family::OlmoHybrid, named.clone(), Some([false, true, false]));
         check(Family::OlmoHybrid, json!({}), Some([true, true, false]));
         check(Family::Lfm3, json!({}), Some([true, true, false]));
+        check(Family::LaraMini, json!({}), Some([true, false, true]));
         let windows = json!({ "layer_types": ["sliding_attention", "conv", "full_attention"] });
         check(Family::Lfm3, windows.clone(), Some([false, true, false]));
         let slides = |changes| with(changes).windows(Family::Lfm3, &[]).unwrap();

@@ -12,7 +12,7 @@ impl Config {
             Family::StarCoder2 => ("norm_epsilon", self.norm_epsilon),
             Family::Nemotron => ("norm_eps", self.norm_eps),
             Family::Lfm2 | Family::Lfm2Moe | Family::Lfm3 => ("norm_eps", self.norm_eps),
-            _ if family.layer_norms().is_some() => ("layer_norm_eps", self.layer_norm_eps),
+            _ if self.layer_norms(family).is_some() => ("layer_norm_eps", self.layer_norm_eps),
             _ => ("rms_norm_eps", self.rms_norm_eps),
         };
         Refusal::unless_within(field, given.unwrap_or(family.norm_eps()), 0.0, 1.0)
@@ -28,6 +28,9 @@ impl Config {
                 tokens: tokens.unwrap_or(Some(30.0)),
             }
             .checked(),
+            Family::NanoChat => {
+                Softcaps { attention: None, tokens: tokens.unwrap_or(Some(15.0)) }.checked()
+            }
             Family::Gemma3 | Family::Gemma4 => {
                 Softcaps { attention: None, tokens: tokens.flatten() }.checked()
             }
@@ -84,8 +87,9 @@ impl Config {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
                 Scales::gemma(shape.width, divisor).checked()
             }
-            Family::Cohere | Family::Cohere2 => {
-                let scale = self.logit_scale.unwrap_or(0.0625);
+            Family::Cohere | Family::Cohere2 | Family::Cohere2Moe | Family::CohereCompass => {
+                let unsaid = if family == Family::CohereCompass { 1.0 } else { 0.0625 };
+                let scale = self.logit_scale.unwrap_or(unsaid);
                 let scale = Refusal::unless_within("logit_scale", scale, 1e-6, 1e6)?;
                 Scales { logits: 1.0 / scale, ..Scales::usual(shape.head_dim) }.checked()
             }
