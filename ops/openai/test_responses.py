@@ -119,7 +119,7 @@ def test_calls(caller):  # noqa: F811
     ({'truncation': 'always'}, 'truncation'),
     ({'reasoning': {'effort': 'minimal'}}, 'reasoning.effort'),
     ({'include': ['file_search_call.secrets']}, 'include'),
-    ({'text': {'verbosity': 'low'}}, 'text.verbosity'),
+    ({'text': {'verbosity': 'none'}}, 'text.verbosity'),
     ({'text': {'format': {'type': 'json_schema', 'name': 'x', 'schema': 5}}}, 'text.format.schema'),
     ({'tool_choice': {'type': 'web_search'}}, 'tool_choice'),
     ({'tools': TOOLS}, 'tools'),

@@ -99,23 +99,36 @@ enum Content {
     Parts(Vec<Part>),
 }
 
+/// A text by itself is one of a type, as in vLLM.
 #[derive(Deserialize)]
-struct Part {
+#[serde(untagged)]
+enum Part {
+    Text(String),
+    Typed(TypedPart),
+}
+
+#[derive(Deserialize)]
+struct TypedPart {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
-    text: String,
+    text: Option<String>,
     #[serde(default)]
     refusal: Option<String>,
 }
 
 impl Part {
-    /// What it says, which stands at `at`.
-    fn words(self, at: &str, role: Role) -> Result<String, Refusal> {
-        match self.kind.as_str() {
-            "text" => Ok(self.text),
+    /// What it says, which stands at `at`; nothing is no text.
+    fn words(self, at: &str, role: Role) -> Result<Option<String>, Refusal> {
+        let part = match self {
+            Self::Text(text) => return Ok(Some(text)),
+            Self::Typed(part) => part,
+        };
+        match part.kind.as_str() {
+            // The latter two are what `/v1/responses` calls them.
+            "text" | "input_text" | "output_text" => Ok(part.text),
             // Words of the assistant like others.
-            "refusal" if role == Role::Assistant => Ok(self.refusal.unwrap_or_default()),
+            "refusal" if role == Role::Assistant => Ok(part.refusal),
             other => {
                 let bound = "parts of type text, or of the assistant refusal";
                 Err(Refusal::new(at, other, bound))
@@ -139,6 +152,7 @@ impl RawMessage<'_> {
             Some(Content::Text(text)) => text,
             Some(Content::Parts(parts)) => {
                 let texts = parts.into_iter().map(|part| part.words(&at("content"), role));
+                let texts = texts.filter_map(Result::transpose);
                 texts.collect::<Result<Vec<_>, _>>()?.join(between_parts)
             }
         };

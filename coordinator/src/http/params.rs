@@ -85,11 +85,10 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 24] = [
+const UNSUPPORTED: [(&str, Harmless); 26] = [
     ("moderation", Value::is_null),
     ("include_reasoning", |value| value == true),
-    ("verbosity", |value| value == "medium"),
-    ("prediction", Value::is_null),
+    ("verbosity", is_verbosity),
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
     ("bad_words", is_empty),
@@ -111,12 +110,21 @@ const UNSUPPORTED: [(&str, Harmless); 24] = [
     ("detokenize", |value| value == true),
     ("return_tokens_as_token_ids", |value| value == false),
     ("return_token_ids", |value| value == false),
+    ("return_token_offsets", |value| value == false),
+    ("return_mm_kwargs", Value::is_boolean), // there are none
+    ("routed_experts_prompt_start", |value| value == 0),
 ];
 
-/// Fields that say who asks, how to bill or what to remember of it, and change no answer. The id of
-/// a call is that of its header.
-const IGNORED: [&str; 9] = [
+/// How many words an answer is to have, as clients say whatever the model is: none here knows it.
+pub(super) fn is_verbosity(value: &Value) -> bool {
+    ["low", "medium", "high"].iter().any(|word| value == word)
+}
+
+/// Fields that say who asks, how to bill, what to remember of it or what the answer may be like so
+/// that it comes sooner, and change no answer. The id of a call is that of its header.
+const IGNORED: [&str; 10] = [
     "request_id",
+    "prediction",
     "user",
     "metadata",
     "store",

@@ -81,7 +81,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    const WORDS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+    const WORDS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     /// What clients say by themselves, whatever the model is.
     const USUAL: [&str; 3] = ["low", "medium", "high"];
 

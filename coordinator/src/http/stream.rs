@@ -120,9 +120,14 @@ fn events(answer: Answer) -> Response {
 pub(super) fn told<E: Into<BoxError>>(
     events: impl Stream<Item = Result<Event, E>> + Send + 'static,
 ) -> Response {
-    // Of nginx and its like: they would hold events back until they fill a buffer.
-    let unbuffered = [("x-accel-buffering", "no")];
-    (unbuffered, Sse::new(events).keep_alive(keep_alive())).into_response()
+    let headers = [
+        // Of nginx and its like: they would hold events back until they fill a buffer.
+        ("x-accel-buffering", "no"),
+        // There are clients that take a text that does not say so for Latin-1, which has an end of
+        // a line among what are parts of letters here.
+        ("content-type", "text/event-stream; charset=utf-8"),
+    ];
+    (headers, Sse::new(events).keep_alive(keep_alive())).into_response()
 }
 
 /// A comment where nothing was said for so long that what stands between might hang up: in

@@ -58,6 +58,7 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
     let mut fields = Fields::parse(body)?;
     shared.check_model(fields.take::<String>("model")?.as_deref())?;
     let with_texts = fields.take_or("return_token_strs", false)?;
+    fields.refuse("return_token_offsets", |value| value == false)?;
     let text = &shared.generator.text;
     let tokens = match (fields.take::<String>("prompt")?, fields.take::<String>("content")?) {
         (Some(prompt), None) => {

@@ -98,6 +98,20 @@ fn a_refusal_is_what_the_assistant_said() {
     check(json!({ "role": "user", "content": null, "refusal": "No." }), "");
 }
 
+#[test]
+fn parts_are_texts_by_whatever_name_clients_have_for_them() {
+    let check = |parts: serde_json::Value, want: &str| {
+        let parsed = parsed(&json!({ "role": "user", "content": parts })).unwrap();
+        assert_eq!(parsed.chat.messages[0].content, want, "{parts}");
+    };
+    check(json!(["a", "b"]), "a\nb");
+    let input = json!({ "type": "input_text", "text": "a" });
+    let output = json!({ "type": "output_text", "text": "b" });
+    check(json!([input, "x", output]), "a\nx\nb");
+    let nothing = json!({ "type": "text", "text": null });
+    check(json!(["a", nothing, "b"]), "a\nb");
+}
+
 /// As vLLM and llama.cpp have it: joined without anything, words would run into each other.
 #[tokio::test]
 async fn texts_of_one_message_are_lines_of_it() {

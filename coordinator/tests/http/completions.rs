@@ -196,7 +196,7 @@ async fn a_stream_says_what_the_whole_answer_says() {
         "stream_options": { "include_usage": true },
     });
     let reply = server.completion(body).await;
-    assert!(reply.head.contains("content-type: text/event-stream"));
+    assert!(reply.head.contains("content-type: text/event-stream; charset=utf-8"));
     let mut events = reply.events();
     let last = events.pop().unwrap();
     assert_eq!(last["choices"], json!([]));

@@ -90,6 +90,8 @@ async fn wrong_fields_are_named() {
     check("prompt_logprobs", json!(1), "prompt_logprobs").await;
     check("truncate_prompt_tokens", json!(5), "truncate_prompt_tokens").await;
     check("return_token_ids", json!(true), "return_token_ids").await;
+    check("return_token_offsets", json!(true), "return_token_offsets").await;
+    check("verbosity", json!("none"), "verbosity").await;
     check("include_stop_str_in_output", json!(true), "include_stop_str_in_output").await;
     check("cache_salt", json!(5), "cache_salt").await;
     check("add_special_tokens", json!("no"), "add_special_tokens").await;
@@ -184,7 +186,9 @@ async fn values_that_ask_for_nothing_are_fine() {
         "length_penalty": 1.0, "include_stop_str_in_output": false, "max_tokens": 5.0,
         "include_reasoning": true, "add_special_tokens": true, "request_id": "mine",
         "spaces_between_special_tokens": false, "allowed_token_ids": null, "guided_json": null,
-        "structured_outputs": { "json_object": false }, "grammar": "",
+        "structured_outputs": { "json_object": false }, "grammar": "", "verbosity": "low",
+        "prediction": { "type": "content", "content": "x" }, "return_token_offsets": false,
+        "return_mm_kwargs": true, "routed_experts_prompt_start": 0,
     });
     let reply = server.completion(body.clone()).await;
     assert_eq!(reply.status, 200, "{}", reply.body);

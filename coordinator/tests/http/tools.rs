@@ -709,6 +709,25 @@ async fn of_tools_that_are_allowed_the_others_are_not_there() {
 }
 
 #[tokio::test]
+async fn a_tool_that_does_not_say_its_type_is_a_function() {
+    let server = saying("There.", "tools.jinja").await;
+    let mut asked = required(&json!({}), false);
+    let typed = grammar(&server, asked.clone()).await;
+    asked["tools"][0].as_object_mut().unwrap().remove("type");
+    assert_eq!(grammar(&server, asked.clone()).await, typed);
+    for (tool, param) in [
+        (json!({ "type": null }), "tools[0].type"),
+        (json!({ "type": "function", "function": 5 }), "tools[0].function"),
+    ] {
+        asked["tools"][0] = tool;
+        let error = server.chat(asked.clone()).await.json()["error"].take();
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["param"], param);
+        assert!(!message.contains("struct"), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn arguments_are_objects() {
     let server = saying("There.", "tools.jinja").await;
     for parameters in [

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::format::{self, Format};
-use super::super::params::{Harmless, Params};
+use super::super::params::{Harmless, Params, is_verbosity};
 use super::super::reply::as_written;
 use super::super::request::{Chat, ChatRequest, Effort, Usual, take_budget, take_thoughts};
 use super::super::tools::{Tools, raw_choice_of};
@@ -17,7 +17,8 @@ use crate::text::Ending;
 
 /// Fields that would change the answer and are not supported, each with the values that ask for
 /// nothing.
-const UNSUPPORTED: [(&str, Harmless); 6] = [
+const UNSUPPORTED: [(&str, Harmless); 7] = [
+    ("enable_response_messages", |value| value == false),
     ("context_management", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("background", |value| value == false),
     ("conversation", Value::is_null),
@@ -152,7 +153,7 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
 fn take_text(fields: &mut Fields<'_>) -> Result<(Option<Format>, Value), ApiError> {
     let mut text = fields.object("text")?;
     let kind: Value = text.take_or("format", json!({ "type": "text" }))?;
-    text.refuse("verbosity", |value| value == "medium")?;
+    text.refuse("verbosity", is_verbosity)?;
     text.finish()?;
     let format = format::of("text.format", &kind["type"], ("", &kind))?;
     Ok((format, json!({ "format": kind })))

@@ -46,7 +46,7 @@ struct Function {
 }
 
 #[derive(Deserialize)]
-#[serde(rename = "function")]
+#[serde(rename = "function", expecting = "must be an object with a name")]
 struct RawFunction {
     name: String,
     #[serde(default)]
@@ -79,7 +79,13 @@ pub(super) enum RawChoice {
 impl Tools {
     /// `None` where there are no tools, or none may be called.
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let list = fields.take_or("tools", Vec::new())?;
+        let mut list: Vec<Value> = fields.take_or("tools", Vec::new())?;
+        // As in vLLM, what has a function and no type is one; so is the template told.
+        for tool in list.iter_mut().filter_map(Value::as_object_mut) {
+            if tool.contains_key("function") && !tool.contains_key("type") {
+                tool.insert("type".to_owned(), json!("function"));
+            }
+        }
         let raw_choice = fields.take::<Value>("tool_choice")?;
         let raw_choice = raw_choice.map(|value| raw_choice_of(&value, "function")).transpose()?;
         Self::of(list, raw_choice, fields.take_or("parallel_tool_calls", true)?)
@@ -309,7 +315,7 @@ fn choice(raw: Option<RawChoice>, functions: &[Function]) -> Result<Option<Choic
             Err(Refusal::new("tool_choice", name, "the name of one of the tools").into())
         }
         Choice::Required if functions.is_empty() => {
-            Err(Refusal::new("tool_choice", "required", "given with tools").into())
+            Err(Refusal::new("tool_choice", "required", "given with functions in tools").into())
         }
         _ => Ok(Some(choice)),
     }
