@@ -44,11 +44,30 @@ DEVICE f32 capped(f32 z, f32 cap) {
     return fma(z, 0.0f, mul(cap, great));
 }
 
+// Adds the products of the first elements, as many as are whole eights, to sums of every fourth;
+// gives how many those are. Lanes have a key each, so a load by twos would be a sector for each.
+template <typename Q>
+DEVICE u32 add_eights(f32 (&dot)[4], const Q* q, const u16* k, u32 head_dim) {
+    if (head_dim % 8 != 0 || (u64)k % 16 != 0) return 0;
+    for (u32 i = 0; i < head_dim; i += 8) {
+        Quad quad = load16(k + i);
+#pragma unroll
+        for (u32 e = 0; e < 8; ++e) {
+            u32 word = quad.x[e / 2];
+            f32 element = from_bits(e % 2 == 0 ? word << 16 : word & 0xffff0000u);
+            dot[e % 4] = fma(wide(q[i + e]), element, dot[e % 4]);
+        }
+    }
+    return head_dim;
+}
+template <typename Q>
+DEVICE u32 add_eights(f32 (&)[4], const Q*, const f32*, u32) { return 0; }
+
 // scale (q . k), in four sums of every fourth element: rows and masses agree on it bit for bit.
 template <typename Q, typename K>
 DEVICE f32 logit(const Q* q, const K* k, const QueryArray& queries) {
     f32 dot[4] = {};
-    for (u32 i = 0; i < queries.head_dim; i += 4) {
+    for (u32 i = add_eights(dot, q, k, queries.head_dim); i < queries.head_dim; i += 4) {
         for (u32 e = 0; e < 4 && i + e < queries.head_dim; ++e) {
             dot[e] = fma(wide(q[i + e]), wide(k[i + e]), dot[e]);
         }

@@ -31,6 +31,12 @@
 //! dispatched in turn as if for the first time. So is what is dropped because too much would have
 //! to be done again before it, and what comes before that.
 //!
+//! What is done needs nothing before it. So a chunk may be done again for its report, or to have
+//! its memory twice, while a later one is done and others run behind that: it has a later ticket
+//! than these. If what was done between is lost, too, they would need a chunk that is behind them:
+//! then they are dropped as well. And what needs a memory that waits for a worker to come, as that
+//! of a session may, is dropped at once, and dispatched when that worker is there.
+//!
 //! Where keys stay in shards, a chunk needs all the chunks before it, which are earlier too. If
 //! one of them is lost, or has to line up behind another, so is every chunk that still needs
 //! it: workers are told to drop them, and as nothing in flight waits for them, they lose their

@@ -47,7 +47,7 @@ use aqueduct_telemetry::page_for;
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
@@ -188,9 +188,22 @@ fn of_the_leader(state: &ApiState) -> Router<ApiState> {
         .route_layer(to_leader)
 }
 
-async fn no_such_path(State(state): State<ApiState>, request: Request) -> ApiError {
+async fn no_such_path(State(state): State<ApiState>, request: Request) -> Response {
+    let without = without_slash(request.uri());
     body::pass_over_request(request, &state.0.options).await;
-    ApiError::new(StatusCode::NOT_FOUND, "no such path")
+    match without {
+        Some(path) => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, path)]).into_response(),
+        None => ApiError::new(StatusCode::NOT_FOUND, "no such path").into_response(),
+    }
+}
+
+/// Where who has put a slash behind a path is sent, as by vLLM: a method and a body go along. Never
+/// to another host, as two slashes at its beginning would.
+fn without_slash(uri: &Uri) -> Option<String> {
+    let path = uri.path().strip_suffix('/')?;
+    let is_here = path.starts_with('/') && !path.starts_with("//") && !path.contains('\\');
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    is_here.then(|| format!("{path}{query}"))
 }
 
 async fn no_such_method(State(state): State<ApiState>, request: Request) -> ApiError {

@@ -276,6 +276,19 @@ async fn other_models_paths_and_methods() {
     let reply = server.completion(json!({ "prompt": "a", "model": "gpt-9" })).await;
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
     assert_eq!(server.get("/v1/nothing").await.status, 404);
+    for (path, to) in [
+        ("/v1/completions/?a=b", Some("/v1/completions?a=b")),
+        ("/v1/nothing/", Some("/v1/nothing")),
+        ("//elsewhere.org/", None), // would be another host
+        ("/\\elsewhere.org/", None),
+    ] {
+        let reply = server.post(path, "{}").await;
+        let location = to.map(|to| format!("location: {to}\r\n"));
+        assert_eq!(reply.status, if to.is_some() { 307 } else { 404 }, "{path}: {}", reply.head);
+        let is_there = reply.head.contains("location: ");
+        assert_eq!(location.is_some(), is_there, "{path}: {}", reply.head);
+        assert!(location.is_none_or(|to| reply.head.contains(&to)), "{path}: {}", reply.head);
+    }
     assert_eq!(server.get("/v1/nothing").await.json()["error"]["type"], "invalid_request_error");
     assert_eq!(server.get("/v1/completions").await.status, 405);
     assert!(server.get("/v1/completions").await.json()["error"]["message"].is_string());
