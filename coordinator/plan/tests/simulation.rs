@@ -959,7 +959,7 @@ impl Cluster {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        failure_persistence: None, ..ProptestConfig::with_cases(200)
+        failure_persistence: None, ..ProptestConfig::with_cases(600)
     })]
 
     #[test]
