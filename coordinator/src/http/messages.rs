@@ -80,7 +80,17 @@ struct RawMessage<'a> {
 struct RawCall {
     #[serde(default)]
     id: String,
-    function: RawFunction,
+    function: Option<RawFunction>,
+    /// Of a tool that takes a text; shown as that of a function whose one argument is `input`, as
+    /// `/v1/responses` shows it.
+    custom: Option<RawCustom>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "custom", expecting = "must be an object with a name and an input")]
+struct RawCustom {
+    name: String,
+    input: String,
 }
 
 #[derive(Deserialize)]
@@ -172,8 +182,16 @@ impl RawMessage<'_> {
 
 impl RawCall {
     fn parse(self, at: &str) -> Result<ToolCall, ApiError> {
-        let Self { id, function: RawFunction { name, arguments } } = self;
-        let arguments = arguments_of(&format!("{at}.function.arguments"), &arguments)?;
+        let Self { id, function, custom } = self;
+        let (name, arguments) = match (function, custom) {
+            (Some(RawFunction { name, arguments }), _) => {
+                (name, arguments_of(&format!("{at}.function.arguments"), &arguments)?)
+            }
+            (None, Some(RawCustom { name, input })) => (name, json!({ "input": input })),
+            (None, None) => {
+                return Err(ApiError::field(&format!("{at}.function"), "must be there"));
+            }
+        };
         Ok(ToolCall { id, name, arguments })
     }
 }

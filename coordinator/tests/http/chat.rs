@@ -99,6 +99,20 @@ fn a_refusal_is_what_the_assistant_said() {
 }
 
 #[test]
+fn a_call_of_a_tool_that_takes_a_text_has_it_for_its_input() {
+    let call = |call: serde_json::Value| {
+        parsed(&json!({ "role": "assistant", "content": null, "tool_calls": [call] }))
+    };
+    let custom = json!({ "name": "run", "input": "ls" });
+    let said = call(json!({ "id": "1", "type": "custom", "custom": custom })).unwrap();
+    let made = &said.chat.messages[0].tool_calls[0];
+    assert_eq!((&*made.name, &made.arguments), ("run", &json!({ "input": "ls" })));
+    let error = call(json!({ "id": "1", "type": "custom" })).err().unwrap().body();
+    let param = error["error"]["param"].as_str().unwrap();
+    assert_eq!(param, "messages[0].tool_calls[0].function");
+}
+
+#[test]
 fn parts_are_texts_by_whatever_name_clients_have_for_them() {
     let check = |parts: serde_json::Value, want: &str| {
         let parsed = parsed(&json!({ "role": "user", "content": parts })).unwrap();

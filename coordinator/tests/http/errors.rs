@@ -208,7 +208,7 @@ async fn wrong_messages_are_named() {
     check(json!([{ "content": "no role" }]), "messages[0]").await;
     check(json!([{ "role": "user", "content": "?" }, 5]), "messages[1]").await;
     let called = |call: Value| json!([{ "role": "assistant", "tool_calls": [call] }]);
-    check(called(json!({ "id": "1" })), "messages[0].tool_calls[0]").await;
+    check(called(json!({ "id": "1" })), "messages[0].tool_calls[0].function").await;
     let function = json!({ "name": "f", "arguments": 5 });
     let arguments = "messages[0].tool_calls[0].function.arguments";
     check(called(json!({ "id": "1", "function": function })), arguments).await;
