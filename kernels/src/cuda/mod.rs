@@ -202,6 +202,21 @@ impl Shared {
         let Some(chain) = chain::known() else { return self.alive() };
         let (at, mut code) = (self.broken_of(chain), [0; size_of::<u32>()]);
         self.device.read(at, &mut code).map_err(|it| self.fault(it))?;
+        self.told(at, code)
+    }
+
+    /// Copies to the host, and reports as [`broken`](Self::broken) does, behind one wait.
+    pub(crate) fn read(&self, from: Address, to: &mut [u8]) -> Result<(), BackendError> {
+        let Some(chain) = chain::known() else {
+            return self.device.read(from, to).map_err(|it| self.fault(it));
+        };
+        let (at, mut code) = (self.broken_of(chain), [0; size_of::<u32>()]);
+        self.device.read_both((from, to), (at, &mut code)).map_err(|it| self.fault(it))?;
+        self.told(at, code)
+    }
+
+    /// What a word says, which lies `at` and is taken back.
+    fn told(&self, at: Address, code: [u8; size_of::<u32>()]) -> Result<(), BackendError> {
         let code = u32::from_ne_bytes(code);
         let Some(&met) = Broken::ALL.iter().find(|&&it| it as u32 == code) else { return Ok(()) };
         self.device.write(at, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
