@@ -17,7 +17,10 @@
 mod attention;
 mod attention80;
 mod attention90;
+mod batch;
+mod broken;
 mod chain;
+mod convert;
 #[cfg(feature = "cuda")]
 mod cublaslt;
 pub(crate) mod device;
@@ -60,6 +63,7 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::broken::Broken;
 use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
@@ -125,44 +129,6 @@ pub(crate) struct Shared {
     /// [`chain::CHAINS`] times one [`Broken`] as u32: kernels write that of the thread which
     /// enqueued them where they meet a number that is not finite.
     broken: Address,
-}
-
-/// Where a number that is not finite was met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Broken {
-    Linear = 1,
-    Project,
-    Finish,
-    Attend,
-    Weigh,
-    Recur,
-    Take,
-}
-
-impl Broken {
-    const ALL: [Self; 7] = [
-        Self::Linear,
-        Self::Project,
-        Self::Finish,
-        Self::Attend,
-        Self::Weigh,
-        Self::Recur,
-        Self::Take,
-    ];
-
-    fn error(self) -> BackendError {
-        let (op, what) = match self {
-            Self::Linear => ("linear", "a sum of products"),
-            Self::Project => ("project", "a rotated query or key"),
-            Self::Finish => ("finish", "a hidden state"),
-            Self::Attend => ("attend", "a weighted sum of values"),
-            Self::Weigh => ("weigh", "a column mass"),
-            Self::Recur => ("recur", "what a state gave"),
-            Self::Take => ("take", "a hidden state"),
-        };
-        BackendError::NotFinite { op, what }
-    }
 }
 
 impl Shared {
@@ -334,6 +300,16 @@ impl LayerOps for Cuda {
         queries: usize,
     ) -> Result<Qkv, BackendError> {
         layers::project(self, layer, x, at, queries)
+    }
+
+    fn project_each(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        positions: &[u32],
+        angles: &Angles,
+    ) -> Result<Vec<Qkv>, BackendError> {
+        batch::project_each(self, layer, x, positions, angles)
     }
 
     fn finish(
