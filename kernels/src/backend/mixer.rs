@@ -8,7 +8,8 @@ use crate::shapes;
 use crate::tensor::Rows;
 use crate::weights::{LayerInput, LayerWeights, Linear};
 
-/// Gates behind attention, and layers that remember in a state of fixed size. What is given here
+/// Gates behind attention, layers that remember in a state of fixed size, and how what rows of a
+/// batch were given alone comes together. What is given here
 /// reads on the host what a device made; a backend that has kernels for it does better.
 pub trait MixerOps: LayerOps {
     /// The norm before a recurrent layer and its first product: `[tokens, width]` ->
@@ -42,6 +43,17 @@ pub trait MixerOps: LayerOps {
             self.recur(recurrent, &columns.part(i..i + 1), state)
         };
         states.into_iter().enumerate().map(row).collect()
+    }
+
+    /// The rows of `parts`, all of `cols` columns, one below the other, where the backend has them.
+    ///
+    /// # Panics
+    /// As [`Rows::stack`] does.
+    fn stack(&self, cols: usize, parts: Vec<Rows>) -> Result<Rows, BackendError> {
+        if parts.len() != 1 {
+            parts.iter().try_for_each(|part| part.array().host().map(drop))?;
+        }
+        Ok(Rows::stack(cols, parts))
     }
 
     /// What attention gave, `[tokens, H D]`, times σ of what the layer's gate makes of the normed

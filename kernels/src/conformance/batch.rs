@@ -3,7 +3,7 @@
 use crate::backend::{Attended, Backend, BackendError, Queries, Scope};
 use crate::compare::identical;
 use crate::memory::{Keys, Leaves};
-use crate::tensor::KvDtype;
+use crate::tensor::{KvDtype, Rows};
 use crate::weights::Angles;
 use crate::window::Window;
 
@@ -97,10 +97,28 @@ pub fn blocks_attend_as_they_do_alone(backend: &dyn Backend) {
             let blocks: Vec<_> = sequences[..count].iter().map(Sequence::block).collect();
             let seen = backend.attend_each(&blocks);
             assert_eq!(seen.len(), count);
+            check_stack(backend, 6 * head_dim, &seen);
             for (seen, &(queries, scope)) in seen.into_iter().zip(&blocks) {
                 let want = backend.attend_all(queries, scope).expect("fits");
                 same(&seen.expect("fits"), &want);
             }
+        }
+    }
+}
+
+/// Outputs one below the other, before anybody has read one: of either form, and of both.
+fn check_stack(backend: &dyn Backend, cols: usize, seen: &[Result<Attended, BackendError>]) {
+    let outputs: Vec<Rows> = seen.iter().flatten().map(|it| it.output.clone()).collect();
+    for step in [1, 3] {
+        let mut parts: Vec<Rows> = outputs.iter().step_by(step).cloned().collect();
+        for on_host in [false, true] {
+            if on_host {
+                parts.push(rows(5, 2, cols));
+            }
+            let stacked = backend.stack(cols, parts.clone()).expect("they fit");
+            let want = Rows::stack(cols, parts.clone());
+            assert_eq!((stacked.rows(), stacked.cols()), (want.rows(), cols));
+            identical("stack", stacked.data(), want.data()).unwrap();
         }
     }
 }

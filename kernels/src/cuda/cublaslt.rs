@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::operation::{Algorithm, Handle, Operation, WORKSPACE_BYTES};
-use super::device::{Address, Device, Fault};
+use super::device::{Address, Copies, Device, Fault};
 use super::driver::Driver;
 use super::gemm::{GemmLibrary, Product};
 use super::libraries::file_of;

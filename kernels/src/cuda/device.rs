@@ -84,9 +84,24 @@ pub(crate) struct TensorMapSpec {
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(crate) struct TensorMap(pub(crate) [u64; 16]);
 
+/// Where bytes lie on a device, and where they go on the host.
+pub(crate) type Copied<'a> = (Address, &'a mut [u8]);
+
+/// What goes to a device and comes from it, as calls of [`Device`] do.
+pub(crate) trait Copies: Send + Sync {
+    /// Copies to the device; `from` may change as soon as this returns.
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault>;
+
+    /// Waits for everything before, and copies to the host.
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault>;
+
+    /// The same of two places, behind one wait: the second is copied behind the first.
+    fn read_both(&self, first: Copied<'_>, second: Copied<'_>) -> Result<(), Fault>;
+}
+
 /// A device with one stream: calls take effect in their order, and return at once unless they
 /// say otherwise.
-pub(crate) trait Device: Send + Sync {
+pub(crate) trait Device: Copies {
     /// What it is.
     fn properties(&self) -> &Properties;
 
@@ -96,17 +111,25 @@ pub(crate) trait Device: Send + Sync {
     /// Gives memory back; what is under way may still use it.
     fn release(&self, at: Address);
 
-    /// Copies to the device; `from` may change as soon as this returns.
-    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault>;
-
-    /// Waits for everything before, and copies to the host.
-    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault>;
-
     /// Runs a kernel.
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault>;
 
     /// Describes an array for the copy engine (capability 90 and up).
     fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault>;
+}
+
+impl<D: Copies + ?Sized> Copies for Arc<D> {
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        (**self).write(to, from)
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        (**self).read(from, to)
+    }
+
+    fn read_both(&self, first: Copied<'_>, second: Copied<'_>) -> Result<(), Fault> {
+        (**self).read_both(first, second)
+    }
 }
 
 impl<D: Device + ?Sized> Device for Arc<D> {
@@ -120,14 +143,6 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn release(&self, at: Address) {
         (**self).release(at);
-    }
-
-    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
-        (**self).write(to, from)
-    }
-
-    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
-        (**self).read(from, to)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {

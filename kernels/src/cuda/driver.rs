@@ -26,7 +26,9 @@ use self::kernels::Kernels;
 use self::library::{check, check_memory, driver};
 use self::progress::{Progress, Stall};
 use self::staging::{Outbox, SLOT_BYTES, Slot};
-use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+use super::device::{
+    Address, Copied, Copies, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec,
+};
 use super::leave;
 
 /// The oldest chips served: the first whose matrix instructions take bf16.
@@ -174,14 +176,22 @@ impl Driver {
 
     /// Waits for everything before on `stream`, and copies to the host.
     fn read_on(&self, stream: &Stream, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.read_parts_on(stream, chunks(from, to))
+    }
+
+    /// The same of many parts of at most a slot each. Two are on their way at any time, so as few
+    /// as two are one wait.
+    fn read_parts_on<'a>(
+        &self,
+        stream: &Stream,
+        mut parts: impl Iterator<Item = Copied<'a>>,
+    ) -> Result<(), Fault> {
         self.bind("cuMemcpyDtoHAsync")?;
-        let mut parts = to.chunks_mut(SLOT_BYTES).enumerate();
         let mut flying = VecDeque::new();
         loop {
             while flying.len() < 2
-                && let Some((part_idx, part)) = parts.next()
+                && let Some((at, part)) = parts.next()
             {
-                let at = Address(from.0 + (part_idx * SLOT_BYTES) as u64);
                 match self.copy_out(stream, at, part.len()) {
                     Ok(slot) => flying.push_back((slot, part)),
                     Err(fault) => {
@@ -220,6 +230,12 @@ impl Driver {
     }
 }
 
+/// What is copied from `from` on, in parts that a slot holds.
+fn chunks(from: Address, to: &mut [u8]) -> impl Iterator<Item = Copied<'_>> {
+    let parts = to.chunks_mut(SLOT_BYTES).enumerate();
+    parts.map(move |(idx, part)| (Address(from.0 + (idx * SLOT_BYTES) as u64), part))
+}
+
 /// The driver's handle of device `index`.
 fn handle(index: usize) -> Result<sys::CUdevice, Fault> {
     let ordinal = c_int::try_from(index).map_err(|error| Fault::new("cuDeviceGet", error))?;
@@ -249,28 +265,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Device for Driver {
-    fn properties(&self) -> &Properties {
-        &self.properties
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
-        self.bind("cuMemAlloc")?;
-        let mut memory = 0;
-        // SAFETY: memory nobody reads before it is written; the driver aligns to 256 bytes.
-        let status = unsafe { (driver()?.cuMemAlloc_v2)(&raw mut memory, bytes.max(1)) };
-        check_memory("cuMemAlloc", status, bytes, || self.room()).map(|()| Address(memory))
-    }
-
-    /// Waits for what is under way, as the driver would, but not for ever.
-    fn release(&self, at: Address) {
-        let idle = self.mark().and_then(|event| self.wait(&event));
-        if let (Ok(()), Ok(driver)) = (idle, driver()) {
-            // SAFETY: `at` came from `allocate`, and whoever had it has let go of it.
-            let _ = unsafe { (driver.cuMemFree_v2)(at.0) };
-        }
-    }
-
+impl Copies for Driver {
     fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
         self.bind("cuMemcpyHtoDAsync")?;
         let (driver, mut outbox) = (driver()?, locked(&self.parts.outbox));
@@ -295,6 +290,34 @@ impl Device for Driver {
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
         self.read_on(&self.parts.stream, from, to)
+    }
+
+    fn read_both(&self, first: Copied<'_>, second: Copied<'_>) -> Result<(), Fault> {
+        let parts = chunks(first.0, first.1).chain(chunks(second.0, second.1));
+        self.read_parts_on(&self.parts.stream, parts)
+    }
+}
+
+impl Device for Driver {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
+        self.bind("cuMemAlloc")?;
+        let mut memory = 0;
+        // SAFETY: memory nobody reads before it is written; the driver aligns to 256 bytes.
+        let status = unsafe { (driver()?.cuMemAlloc_v2)(&raw mut memory, bytes.max(1)) };
+        check_memory("cuMemAlloc", status, bytes, || self.room()).map(|()| Address(memory))
+    }
+
+    /// Waits for what is under way, as the driver would, but not for ever.
+    fn release(&self, at: Address) {
+        let idle = self.mark().and_then(|event| self.wait(&event));
+        if let (Ok(()), Ok(driver)) = (idle, driver()) {
+            // SAFETY: `at` came from `allocate`, and whoever had it has let go of it.
+            let _ = unsafe { (driver.cuMemFree_v2)(at.0) };
+        }
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {

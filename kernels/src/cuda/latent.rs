@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::device::Launch;
-use super::layers::{Block, SplitHeads};
+use super::layers::{Block, SplitHeads, Stand};
 use super::linear::packed;
 use super::operands::Elements;
 use super::params::latent::{LatentParams, TakeParams};
@@ -13,7 +13,7 @@ use super::resident::OnDevice;
 use super::{Broken, Cuda, Shared};
 use crate::backend::BackendError;
 use crate::latent::{Latent, Raised};
-use crate::weights::{Angles, LayerSpec};
+use crate::weights::LayerSpec;
 
 /// Rows that a block of a kernel writes: a warp each.
 const WARPS: usize = 8;
@@ -25,13 +25,13 @@ pub(super) struct OfLayer<'a> {
     pub(super) spec: &'a LayerSpec,
 }
 
-/// Writes `heads`, of what the first product `made`.
+/// Writes all `parts`, of what the first product `made`.
 pub(super) fn raise(
     cuda: &Cuda,
     block: Block<'_>,
     OfLayer { latent, spec }: OfLayer<'_>,
     made: &OnDevice<f32>,
-    (heads, start, angles): (&SplitHeads, u32, &Angles),
+    parts: &[(SplitHeads, Stand<'_>)],
 ) -> Result<(), BackendError> {
     let shared = block.shared;
     let [queries, keys, common] = latent.columns(spec);
@@ -39,41 +39,45 @@ pub(super) fn raise(
     let raised = |raised, columns| raised_of(cuda, block, (raised, latent.norm_eps), made, columns);
     let q_sums = latent.queries.as_ref().map(|it| raised(it, (queries, stride))).transpose()?;
     let kv_sums = raised(&latent.keys, (keys, stride))?;
+    let kv_stride = kv_sums.len() / block.rows;
     let (queries, queries_stride) = match &q_sums {
         Some(sums) => (sums.address(), spec.heads * spec.head_dim),
         None => (made.address(), stride),
     };
-    let cosines = cuda.angles.on_device(shared, &angles.cos)?;
-    let sines = cuda.angles.on_device(shared, &angles.sin)?;
-    let params = LatentParams {
-        queries,
-        keys: kv_sums.address(),
-        common: made.address() + (common.start * size_of::<f32>()) as u64,
-        cosines: cosines.address(),
-        sines: sines.address(),
-        q: heads.q.address(),
-        k: heads.k.address(),
-        v: heads.v.address(),
-        positions: heads.positions.address(),
-        broken: shared.broken_at(),
-        tokens: block.rows as u32,
-        heads: spec.heads as u32,
-        head_dim: spec.head_dim as u32,
-        shared: latent.shared as u32,
-        value_dim: latent.value_dim as u32,
-        queries_stride: queries_stride as u32,
-        common_stride: stride as u32,
-        start,
-        code: Broken::Project as u32,
-        queries_from: angles.queries_from() as u32,
-    };
-    shared.run(&Launch {
-        kernel: heads.q.of_dtype("latent_heads_f32", "latent_heads_bf16"),
-        grid: [(block.rows * 3 * spec.heads).div_ceil(WARPS) as u32, 1, 1],
-        threads: 32 * WARPS as u32,
-        shared_bytes: 0,
-        params: bytemuck::bytes_of(&params),
-    })
+    for (heads, stand) in parts {
+        let row = |from, stride| from + (stand.first * stride * size_of::<f32>()) as u64;
+        let [cosines, sines] = stand.turns(cuda)?;
+        let params = LatentParams {
+            queries: row(queries, queries_stride),
+            keys: row(kv_sums.address(), kv_stride),
+            common: row(made.address(), stride) + (common.start * size_of::<f32>()) as u64,
+            cosines: stand.first_of(&cosines),
+            sines: stand.first_of(&sines),
+            q: heads.q.address(),
+            k: heads.k.address(),
+            v: heads.v.address(),
+            positions: heads.positions.address(),
+            broken: shared.broken_at(),
+            tokens: heads.tokens as u32,
+            heads: spec.heads as u32,
+            head_dim: spec.head_dim as u32,
+            shared: latent.shared as u32,
+            value_dim: latent.value_dim as u32,
+            queries_stride: queries_stride as u32,
+            common_stride: stride as u32,
+            start: stand.start,
+            code: Broken::Project as u32,
+            queries_from: stand.angles.queries_from() as u32,
+        };
+        shared.run(&Launch {
+            kernel: heads.q.of_dtype("latent_heads_f32", "latent_heads_bf16"),
+            grid: [(heads.tokens * 3 * spec.heads).div_ceil(WARPS) as u32, 1, 1],
+            threads: 32 * WARPS as u32,
+            shared_bytes: 0,
+            params: bytemuck::bytes_of(&params),
+        })?;
+    }
+    Ok(())
 }
 
 /// What comes of some columns of `made`.

@@ -124,28 +124,63 @@ pub(super) fn project(
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
     let (shared, spec) = (&cuda.shared, &layer.projected());
-    let weight = packed("project", shared, &layer.qkv)?;
+    packed("project", shared, &layer.qkv)?; // is it of this device, whatever number of rows
     let made = SplitHeads::room(shared, spec, x.rows())?;
+    let all = [(made, Stand { first: 0, start, angles })];
     if x.rows() > 0 {
-        let block = Block { shared, rows: x.rows(), broken: Broken::Project, own: false };
-        let norm = cuda.norms.each_on_device(shared, &layer.attn_norm)?;
-        let norm = Prepare::norm(norm.as_ref(), spec.norm_eps);
-        let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
-        let qkv = block.product(&normed, weight).sums()?;
-        match &layer.latent {
-            None => made.split(cuda, layer, &qkv, (start, angles))?,
-            Some(latent) => {
-                let of = OfLayer { latent, spec };
-                latent::raise(cuda, block, of, &qkv, (&made, start, angles))?;
-            }
-        }
+        write_heads(cuda, layer, x, &all)?;
     }
+    let [(made, _)] = all;
     shared.done(made.into_qkv(spec, start))?.of_last(queries)
+}
+
+/// Writes queries, keys and values of all of at least one row of `x`, in so many parts.
+pub(super) fn write_heads(
+    cuda: &Cuda,
+    layer: &LayerWeights,
+    x: &Rows,
+    parts: &[(SplitHeads, Stand<'_>)],
+) -> Result<(), BackendError> {
+    let (shared, spec) = (&cuda.shared, &layer.projected());
+    let weight = packed("project", shared, &layer.qkv)?;
+    let block = Block { shared, rows: x.rows(), broken: Broken::Project, own: false };
+    let norm = cuda.norms.each_on_device(shared, &layer.attn_norm)?;
+    let norm = Prepare::norm(norm.as_ref(), spec.norm_eps);
+    let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
+    let qkv = block.product(&normed, weight).sums()?;
+    match &layer.latent {
+        None => parts.iter().try_for_each(|(to, stand)| to.split(cuda, layer, &qkv, *stand)),
+        Some(latent) => latent::raise(cuda, block, OfLayer { latent, spec }, &qkv, parts),
+    }
+}
+
+/// Where some of an operation's rows stand.
+#[derive(Clone, Copy)]
+pub(super) struct Stand<'a> {
+    /// Which of its rows is the first of them.
+    pub(super) first: usize,
+    /// The position of that one.
+    pub(super) start: u32,
+    /// Of all its rows.
+    pub(super) angles: &'a Angles,
+}
+
+impl Stand<'_> {
+    /// Cosines and sines of all rows.
+    pub(super) fn turns(self, cuda: &Cuda) -> Result<[OnDevice<f32>; 2], BackendError> {
+        let of = |all| cuda.angles.on_device(&cuda.shared, all);
+        Ok([of(&self.angles.cos)?, of(&self.angles.sin)?])
+    }
+
+    /// Those of the first row, of either.
+    pub(super) fn first_of(self, turns: &OnDevice<f32>) -> u64 {
+        turns.address() + (self.first * self.angles.half * size_of::<f32>()) as u64
+    }
 }
 
 /// A block's queries, keys and values, to be written.
 pub(super) struct SplitHeads {
-    tokens: usize,
+    pub(super) tokens: usize,
     pub(super) q: Elements,
     pub(super) k: Elements,
     pub(super) v: Elements,
@@ -154,7 +189,11 @@ pub(super) struct SplitHeads {
 }
 
 impl SplitHeads {
-    fn room(shared: &Arc<Shared>, spec: &LayerSpec, tokens: usize) -> Result<Self, BackendError> {
+    pub(super) fn room(
+        shared: &Arc<Shared>,
+        spec: &LayerSpec,
+        tokens: usize,
+    ) -> Result<Self, BackendError> {
         let elements = |heads| Elements::room(shared, spec.kv, heads * tokens * spec.head_dim);
         Ok(Self {
             tokens,
@@ -171,7 +210,7 @@ impl SplitHeads {
         cuda: &Cuda,
         layer: &LayerWeights,
         qkv: &OnDevice<f32>,
-        (start, angles): (u32, &Angles),
+        stand: Stand<'_>,
     ) -> Result<(), BackendError> {
         let (shared, spec) = (&cuda.shared, &layer.projected());
         let norm = |norm| cuda.norms.each_on_device(shared, norm);
@@ -179,15 +218,16 @@ impl SplitHeads {
         let span = |norm: &Option<Arc<[f32]>>| norm.as_ref().map_or(0, |norm| norm.len() as u32);
         let [q_norm, k_norm] = [norm(&layer.q_norm)?, norm(&layer.k_norm)?];
         let v_norm = norm(&layer.v_norm)?;
-        let cosines = cuda.angles.on_device(shared, &angles.cos)?;
-        let sines = cuda.angles.on_device(shared, &angles.sin)?;
+        let [cosines, sines] = stand.turns(cuda)?;
+        let stacked = spec.heads + 2 * spec.kv_heads;
+        let first = stand.first * stacked * spec.head_dim;
         let params = HeadsParams {
-            qkv: qkv.address(),
+            qkv: qkv.address() + (first * size_of::<f32>()) as u64,
             q_norm: address(&q_norm),
             k_norm: address(&k_norm),
             v_norm: address(&v_norm),
-            cosines: cosines.address(),
-            sines: sines.address(),
+            cosines: stand.first_of(&cosines),
+            sines: stand.first_of(&sines),
             q: self.q.address(),
             k: self.k.address(),
             v: self.v.address(),
@@ -197,28 +237,27 @@ impl SplitHeads {
             heads: spec.heads as u32,
             kv_heads: spec.kv_heads as u32,
             head_dim: spec.head_dim as u32,
-            start,
+            start: stand.start,
             code: Broken::Project as u32,
             eps: spec.norm_eps,
             q_span: span(&layer.q_norm),
             k_span: span(&layer.k_norm),
-            queries_from: angles.queries_from() as u32,
+            queries_from: stand.angles.queries_from() as u32,
             norms_last: layer.norms_last.into(),
             norms_apart: layer.norms_apart.into(),
             clip: layer.clip.unwrap_or(f32::INFINITY),
             unused: 0,
         };
-        let heads = self.tokens * (spec.heads + 2 * spec.kv_heads);
         shared.run(&Launch {
             kernel: self.q.of_dtype("heads_f32", "heads_bf16"),
-            grid: [heads.div_ceil(WARPS) as u32, 1, 1],
+            grid: [(self.tokens * stacked).div_ceil(WARPS) as u32, 1, 1],
             threads: 32 * WARPS as u32,
             shared_bytes: 0,
             params: bytemuck::bytes_of(&params),
         })
     }
 
-    fn into_qkv(self, spec: &LayerSpec, start: u32) -> Qkv {
+    pub(super) fn into_qkv(self, spec: &LayerSpec, start: u32) -> Qkv {
         let &LayerSpec { heads, kv_heads, head_dim, .. } = spec;
         let tokens = self.tokens;
         let stored = |data: Elements| KvHeads { kv_heads, tokens, head_dim, data: data.into_kv() };

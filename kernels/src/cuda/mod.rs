@@ -17,7 +17,10 @@
 mod attention;
 mod attention80;
 mod attention90;
+mod batch;
+mod broken;
 mod chain;
+mod convert;
 #[cfg(feature = "cuda")]
 mod cublaslt;
 pub(crate) mod device;
@@ -60,6 +63,7 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::broken::Broken;
 use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
@@ -127,44 +131,6 @@ pub(crate) struct Shared {
     broken: Address,
 }
 
-/// Where a number that is not finite was met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Broken {
-    Linear = 1,
-    Project,
-    Finish,
-    Attend,
-    Weigh,
-    Recur,
-    Take,
-}
-
-impl Broken {
-    const ALL: [Self; 7] = [
-        Self::Linear,
-        Self::Project,
-        Self::Finish,
-        Self::Attend,
-        Self::Weigh,
-        Self::Recur,
-        Self::Take,
-    ];
-
-    fn error(self) -> BackendError {
-        let (op, what) = match self {
-            Self::Linear => ("linear", "a sum of products"),
-            Self::Project => ("project", "a rotated query or key"),
-            Self::Finish => ("finish", "a hidden state"),
-            Self::Attend => ("attend", "a weighted sum of values"),
-            Self::Weigh => ("weigh", "a column mass"),
-            Self::Recur => ("recur", "what a state gave"),
-            Self::Take => ("take", "a hidden state"),
-        };
-        BackendError::NotFinite { op, what }
-    }
-}
-
 impl Shared {
     fn new(device: Box<dyn Device>, options: CudaOptions) -> Result<Self, Fault> {
         let none = [0; size_of::<[u32; chain::CHAINS]>()];
@@ -202,6 +168,21 @@ impl Shared {
         let Some(chain) = chain::known() else { return self.alive() };
         let (at, mut code) = (self.broken_of(chain), [0; size_of::<u32>()]);
         self.device.read(at, &mut code).map_err(|it| self.fault(it))?;
+        self.told(at, code)
+    }
+
+    /// Copies to the host, and reports as [`broken`](Self::broken) does, behind one wait.
+    pub(crate) fn read(&self, from: Address, to: &mut [u8]) -> Result<(), BackendError> {
+        let Some(chain) = chain::known() else {
+            return self.device.read(from, to).map_err(|it| self.fault(it));
+        };
+        let (at, mut code) = (self.broken_of(chain), [0; size_of::<u32>()]);
+        self.device.read_both((from, to), (at, &mut code)).map_err(|it| self.fault(it))?;
+        self.told(at, code)
+    }
+
+    /// What a word says, which lies `at` and is taken back.
+    fn told(&self, at: Address, code: [u8; size_of::<u32>()]) -> Result<(), BackendError> {
         let code = u32::from_ne_bytes(code);
         let Some(&met) = Broken::ALL.iter().find(|&&it| it as u32 == code) else { return Ok(()) };
         self.device.write(at, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
@@ -319,6 +300,16 @@ impl LayerOps for Cuda {
         queries: usize,
     ) -> Result<Qkv, BackendError> {
         layers::project(self, layer, x, at, queries)
+    }
+
+    fn project_each(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        positions: &[u32],
+        angles: &Angles,
+    ) -> Result<Vec<Qkv>, BackendError> {
+        batch::project_each(self, layer, x, positions, angles)
     }
 
     fn finish(

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::device::{Address, Launch};
+use super::device::Address;
 use super::fast::{self, StateAt, Stretch};
 use super::in_order::lay_in_order;
-use super::params::attention::{Convert, KeyArrays, QueryArray, StateArrays};
+use super::params::attention::{KeyArrays, QueryArray, StateArrays};
 use super::resident::{OnDevice, Rounded};
 use super::{Cuda, Shared};
 use crate::array::Array;
@@ -366,34 +366,5 @@ impl Shared {
     fn placed_rounded(self: &Arc<Self>, array: &Array<f32>) -> Option<OnDevice<bf16>> {
         let Rounded(elements) = &*array.resident::<Rounded>()?;
         elements.is_on(self).then(|| elements.clone())
-    }
-
-    fn narrowed(self: &Arc<Self>, from: &OnDevice<f32>) -> Result<OnDevice<bf16>, BackendError> {
-        let to = OnDevice::room(self, from.len())?;
-        self.convert("convert_to_bf16", from.len(), (from.address(), to.address()))?;
-        Ok(to)
-    }
-
-    fn widened(self: &Arc<Self>, from: &OnDevice<bf16>) -> Result<OnDevice<f32>, BackendError> {
-        let to = OnDevice::room(self, from.len())?;
-        self.convert("convert_to_f32", from.len(), (from.address(), to.address()))?;
-        Ok(to)
-    }
-
-    fn convert(
-        &self,
-        kernel: &'static str,
-        count: usize,
-        (from, to): (u64, u64),
-    ) -> Result<(), BackendError> {
-        const THREADS: u32 = 256;
-        let params = Convert { from, to, count: count as u64 };
-        self.run(&Launch {
-            kernel,
-            grid: [count.div_ceil(THREADS as usize) as u32, 1, 1],
-            threads: THREADS,
-            shared_bytes: 0,
-            params: bytemuck::bytes_of(&params),
-        })
     }
 }

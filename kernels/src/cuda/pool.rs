@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::device::{
-    Address, Device, Fault, Launch, Properties, Shortage, TensorMap, TensorMapSpec,
+    Address, Copied, Copies, Device, Fault, Launch, Properties, Shortage, TensorMap, TensorMapSpec,
 };
 
 const STEP_BYTES_MIN: usize = 512;
@@ -149,6 +149,20 @@ fn rounded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of((floor / 8).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX))
 }
 
+impl<D: Device> Copies for Pool<D> {
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        self.device.write(to, from)
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.device.read(from, to)
+    }
+
+    fn read_both(&self, first: Copied<'_>, second: Copied<'_>) -> Result<(), Fault> {
+        self.device.read_both(first, second)
+    }
+}
+
 impl<D: Device> Device for Pool<D> {
     fn properties(&self) -> &Properties {
         self.device.properties()
@@ -184,14 +198,6 @@ impl<D: Device> Device for Pool<D> {
 
     fn release(&self, at: Address) {
         self.books().keep(at);
-    }
-
-    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
-        self.device.write(to, from)
-    }
-
-    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
-        self.device.read(from, to)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {
@@ -267,6 +273,20 @@ mod tests {
         }
     }
 
+    impl Copies for Fake {
+        fn write(&self, _: Address, _: &[u8]) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn read(&self, _: Address, _: &mut [u8]) -> Result<(), Fault> {
+            Err(Fault::new("read", "not here"))
+        }
+
+        fn read_both(&self, _: Copied<'_>, _: Copied<'_>) -> Result<(), Fault> {
+            Err(Fault::new("read", "not here"))
+        }
+    }
+
     impl Device for Fake {
         fn properties(&self) -> &Properties {
             &self.properties
@@ -291,14 +311,6 @@ mod tests {
                 gate.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
             }
             assert!(self.state.lock().unwrap().live.remove(&at.0).is_some(), "released twice");
-        }
-
-        fn write(&self, _: Address, _: &[u8]) -> Result<(), Fault> {
-            Ok(())
-        }
-
-        fn read(&self, _: Address, _: &mut [u8]) -> Result<(), Fault> {
-            Err(Fault::new("read", "not here"))
         }
 
         fn launch(&self, _: &Launch<'_>) -> Result<(), Fault> {

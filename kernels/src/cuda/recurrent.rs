@@ -14,7 +14,7 @@ use super::operands::Elements;
 use super::params::recurrent::{GateParams, Sequence};
 use super::prepare::Prepare;
 use super::resident::OnDevice;
-use super::{Broken, Cuda, Shared, input};
+use super::{Broken, Cuda, Shared, batch, input};
 use crate::array::Array;
 use crate::backend::{BackendError, MixerOps, recur_on_host};
 use crate::recurrent::{Recurred, Recurrent};
@@ -61,7 +61,8 @@ impl MixerOps for Cuda {
         let Some(plan) = Plan::of(recurrent) else {
             let on_host = |(i, state)| {
                 shapes::at_most("recur", "states", i + 1, columns.rows())?;
-                columns.array().host()?;
+                // Whose a number is that the first read may tell of is seen in each row's state.
+                columns.array().host().or_else(|_| columns.array().host())?;
                 recur_on_host(recurrent, &columns.part(i..i + 1), state)
             };
             return states.into_iter().enumerate().map(on_host).collect();
@@ -86,6 +87,10 @@ impl MixerOps for Cuda {
             self.shared.done(begun.into_recurred(1))
         };
         begun.into_iter().map(ended).collect()
+    }
+
+    fn stack(&self, cols: usize, parts: Vec<Rows>) -> Result<Rows, BackendError> {
+        batch::stack(self, cols, parts)
     }
 
     fn gate(&self, layer: &LayerWeights, x: &Rows, attention: Rows) -> Result<Rows, BackendError> {

@@ -103,8 +103,7 @@ impl<T: Pod + Send + Sync> OnDevice<T> {
         let shared = &self.buffer.shared;
         let mut elements = vec![T::zeroed(); self.len];
         let bytes = bytemuck::cast_slice_mut(&mut elements);
-        shared.device.read(self.buffer.at, bytes).map_err(|it| shared.fault(it))?;
-        shared.broken()?;
+        shared.read(self.buffer.at, bytes)?;
         Ok(elements)
     }
 

@@ -6,6 +6,7 @@
 
 mod rows;
 mod seat;
+mod told;
 
 use std::sync::Arc;
 
@@ -120,17 +121,18 @@ pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, Engin
         }
         let mut qkvs = batch.project((idx, layer));
         if let Some(lender) = layer.keys_of {
-            let outputs = seat::borrow(model, (idx, layer), lender, &mut batch.sets, &qkvs);
+            let outputs = batch.borrow((idx, layer), lender, &qkvs);
             batch.finish((idx, layer), outputs);
             continue;
         }
         let of_shards = qkvs.split_off(batch.sets.len());
         let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));
         let asked = asked.collect(); // holders are at work while this node is
-        let mut outputs = seat::attend(model, (idx, layer), &mut batch.sets, qkvs);
-        outputs.extend(seat::collect(&mut batch.shards, asked));
+        let mut outputs = batch.attend((idx, layer), qkvs);
+        outputs.extend(batch.collect(asked));
         batch.finish((idx, layer), outputs);
     }
+    batch.end_broken();
     batch.remember();
     batch.logits()
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::{MemoryPolicy, PolicyKind};
-use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill};
+use aqueduct_engine::{
+    Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, decode, prefill,
+};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype, Leaves};
 
@@ -98,9 +100,51 @@ fn a_decode_step_waits_for_its_logits_alone() {
     let mut step = || drop(sequence.step(&model, 7, &policy()).unwrap());
     step(); // makes memory sets that are its own
     let calls = watch.calls(step);
-    assert_eq!(calls.reads, 2, "{calls:?}");
+    assert_eq!(calls.reads, 1, "{calls:?}");
     assert_eq!(calls.launches, 11 * model.layers() as u64 + 4, "{calls:?}");
     assert_eq!(calls.writes, 3, "{calls:?}: the token and its angles");
+}
+
+/// Whatever number of sequences and layers: it waits once to hear whether all numbers were finite,
+/// before anything is remembered, and once for the logits.
+#[test]
+fn a_step_of_many_sequences_waits_twice_and_gives_what_each_gives_alone() {
+    let (cuda, watch) = Cuda::emulated_and_watched(90, CudaOptions::default()).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
+    let backend: Arc<dyn Backend> = Arc::new(cuda);
+    let options = LoadOptions { kv: KvDtype::Bf16, weights: WeightDtype::Bf16, backend };
+    let model = Model::load(&path, &options, &mut |_| {}).unwrap();
+    let (policy, dense) = (policy(), MemoryPolicy::dense());
+    let policies = [&policy, &dense, &policy];
+    let begin = |tokens: &[u32], policy: &MemoryPolicy| {
+        let mut port = LocalPort::empty(&model);
+        let block = Block { tokens, start: 0, leaves: Leaves::ONE };
+        prefill(&model, block, policy, &mut port, Want::Memory).unwrap();
+        let mut sequence = Sequence::new(&model, port.layers().to_vec(), Leaves::ONE);
+        drop(port);
+        sequence.step(&model, 7, policy).unwrap(); // makes memory sets that are its own
+        sequence
+    };
+    let begun: Vec<_> =
+        [23, 9, 16].iter().zip(policies).map(|(&end, it)| begin(&PROMPT[..end], it)).collect();
+    let bits = |row: &[f32]| row.iter().map(|z| z.to_bits()).collect::<Vec<_>>();
+    for count in [2, 3] {
+        let mut alone = begun[..count].to_vec();
+        let mut together = begun[..count].to_vec();
+        for token in [11, 7] {
+            let mut logits = Vec::new();
+            let calls = watch.calls(|| {
+                let each = together.iter_mut().zip(policies);
+                let turns = each.map(|(it, policy)| it.turn(token, policy)).collect();
+                logits = decode(&model, turns);
+            });
+            assert!(token == 11 || calls.reads == 2, "{count}: {calls:?}"); // as above
+            for ((seen, one), policy) in logits.iter().zip(&mut alone).zip(policies) {
+                let want = one.step(&model, token, policy).unwrap();
+                assert!(bits(seen.as_ref().unwrap()) == bits(&want), "{count}: {policy:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::library::{LaunchCall, Library};
 use self::memory::Memory;
-use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+use super::device::{
+    Address, Copied, Copies, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec,
+};
 use super::{Cuda, CudaError, CudaOptions, Shared};
 
 const NAME: &str = "emulated";
@@ -57,7 +59,7 @@ pub struct Calls {
     pub launches: u64,
     /// Copies to the device.
     pub writes: u64,
-    /// Copies to the host, each of which waits for all work before it.
+    /// Waits for all work before, each for one copy to the host or for two.
     pub reads: u64,
 }
 
@@ -144,6 +146,25 @@ impl Emulated {
     }
 }
 
+impl Copies for Emulated {
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.memory().write(to, from)
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.memory().read(from, to)
+    }
+
+    fn read_both(&self, first: Copied<'_>, second: Copied<'_>) -> Result<(), Fault> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let memory = self.memory();
+        memory.read(first.0, first.1)?;
+        memory.read(second.0, second.1)
+    }
+}
+
 impl Device for Emulated {
     fn properties(&self) -> &Properties {
         &self.properties
@@ -155,16 +176,6 @@ impl Device for Emulated {
 
     fn release(&self, at: Address) {
         self.memory().release(at);
-    }
-
-    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.memory().write(to, from)
-    }
-
-    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.memory().read(from, to)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ mod hopper;
 use bytemuck::{Pod, cast_slice};
 
 use super::Emulated;
-use crate::cuda::device::{Address, Device, Fault, Launch};
+use crate::cuda::device::{Address, Copies, Device, Fault, Launch};
 
 /// `Pair` of selftest.cu.
 #[repr(C)]

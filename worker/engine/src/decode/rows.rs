@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use aqueduct_kernels::{BackendError, LayerWeights, Leaves, Qkv, Recurrent, Rows};
+use aqueduct_kernels::{LayerWeights, Leaves, Qkv, Recurrent, Rows};
 
 use super::seat::{self, Seat};
+use super::told::Told;
 use super::{Remembered, Turn};
 use crate::error::EngineError;
 use crate::inputs::LayerInputs;
 use crate::model::{LayerAngles, Model};
 use crate::port::LocalPort;
 use crate::prefill::Step;
-use crate::shards::Past;
+use crate::shards::{Asked, Past};
 
 /// The sequences that are still in a step; row i is that of seat i, those with sets first.
 pub(super) struct Batch<'m, 'a> {
@@ -25,6 +26,7 @@ pub(super) struct Batch<'m, 'a> {
     angles: LayerAngles<'m>,
     /// What layers take of the rows' tokens, where they take anything.
     inputs: Option<LayerInputs>,
+    told: Told<'m>,
     /// What became of every turn.
     done: Vec<Option<Result<Vec<f32>, EngineError>>>,
 }
@@ -58,7 +60,8 @@ impl<'m, 'a> Batch<'m, 'a> {
         tokens.extend(tokens_of_shards);
         let x = Rows::zeros(tokens.len(), model.shape().width as usize);
         let angles = model.angles_at(&[]);
-        let mut batch = Self { model, sets, shards, x, angles, inputs: None, done };
+        let told = Told::new(model, tokens.len());
+        let mut batch = Self { model, sets, shards, x, angles, inputs: None, told, done };
         let positions = batch.positions();
         batch.angles = model.angles_at(&positions);
         let embedded = batch.together(|_, rows| {
@@ -67,7 +70,7 @@ impl<'m, 'a> Batch<'m, 'a> {
             Ok((x, inputs))
         });
         let (x, inputs): (_, Vec<_>) = embedded.into_iter().unzip();
-        batch.x = Rows::stack(batch.x.cols(), x);
+        batch.x = batch.stack(batch.x.cols(), x);
         batch.inputs = LayerInputs::stack(inputs.into_iter().flatten().collect());
         batch
     }
@@ -84,7 +87,44 @@ impl<'m, 'a> Batch<'m, 'a> {
             let angles = angles.of(idx);
             Ok(batch.model.backend().project_each(layer, &x, positions, angles)?)
         };
-        self.together(project).into_iter().flatten().collect()
+        let qkvs = self.together(project).into_iter().flatten().collect();
+        self.hear_for_shards(); // which take queries to the host
+        qkvs
+    }
+
+    /// What the rows of sets make of their keys in layer `idx`.
+    pub(super) fn attend(
+        &mut self,
+        layer: (usize, &LayerWeights),
+        qkvs: Vec<Qkv>,
+    ) -> Vec<Result<Rows, EngineError>> {
+        let outputs = seat::attend(self.model, layer, (&mut self.sets, &mut self.told), qkvs);
+        self.hear_for_shards(); // whose states come to the host
+        outputs
+    }
+
+    /// The same where these are keys of layer `lender`.
+    pub(super) fn borrow(
+        &mut self,
+        layer: (usize, &LayerWeights),
+        lender: usize,
+        qkvs: &[Qkv],
+    ) -> Vec<Result<Rows, EngineError>> {
+        seat::borrow(self.model, layer, lender, (&mut self.sets, &mut self.told), qkvs)
+    }
+
+    /// The same of the rows of shards.
+    pub(super) fn collect(
+        &mut self,
+        asked: Vec<Result<Asked, EngineError>>,
+    ) -> Vec<Result<Rows, EngineError>> {
+        seat::collect(&mut self.shards, asked)
+    }
+
+    fn hear_for_shards(&mut self) {
+        if !self.shards.is_empty() {
+            self.told.hear();
+        }
     }
 
     /// What every row and its sequence's state make of each other in layer `idx`.
@@ -94,14 +134,10 @@ impl<'m, 'a> Batch<'m, 'a> {
         recurrent: &Recurrent,
     ) -> Vec<Result<Rows, EngineError>> {
         let mix = |batch: &Self, rows: Range<usize>| {
-            let columns = batch.model.backend().mix(layer, &batch.x.part(rows.clone()))?;
-            if rows.len() < batch.x.rows() {
-                columns.array().host()?; // what one row's is told with that row
-            }
-            Ok(columns)
+            Ok(batch.model.backend().mix(layer, &batch.x.part(rows))?)
         };
         let columns = self.together(mix);
-        let columns = Rows::stack(recurrent.columns(), columns);
+        let columns = self.stack(recurrent.columns(), columns);
         seat::recur(self.model, (idx, recurrent), &mut self.sets, &columns)
     }
 
@@ -111,20 +147,32 @@ impl<'m, 'a> Batch<'m, 'a> {
         (idx, layer): (usize, &LayerWeights),
         outputs: Vec<Result<Rows, EngineError>>,
     ) {
-        let many = outputs.len() > 1;
-        let read = |output: Rows| match many {
-            true => on_host(output),
-            false => Ok(output), // wherever it lies
-        };
-        let outputs = outputs.into_iter().map(|output| Ok(read(output?)?)).collect();
         let attended = layer.spec.heads * layer.spec.head_dim;
         let cols = layer.recurrent.as_ref().map_or(attended, |recurrent| recurrent.outputs());
-        let attention = Rows::stack(cols, self.part(outputs));
+        let attention = self.part(outputs);
+        let attention = self.stack(cols, attention);
         self.replace(|batch, rows| {
+            if rows.len() < batch.x.rows() {
+                attention.array().host()?;
+            }
             let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows.clone()));
             let input = batch.inputs.as_ref().map(|inputs| inputs.of_layer(idx, rows));
             Ok(batch.model.finish(layer, &x, attention, input)?)
         });
+    }
+
+    /// Ends the sequences of which a device has met a number that is not finite, if it has met one:
+    /// then everything that a row left is looked at.
+    pub(super) fn end_broken(&mut self) {
+        let Some(met) = self.told.take() else { return };
+        let whole = |row: usize| {
+            let hidden = &self.x.array().host()?[row * self.x.cols()..][..self.x.cols()];
+            let is_good = hidden.iter().all(|x| x.is_finite())
+                && self.sets.get(row).map_or(Ok(true), Seat::is_finite)?;
+            if is_good { Ok(()) } else { Err(met.clone().into()) }
+        };
+        let results = (0..self.x.rows()).map(whole).collect();
+        self.part::<()>(results);
     }
 
     /// Every sequence remembers the step: here, or its holders of shards have settled.
@@ -155,7 +203,17 @@ impl<'m, 'a> Batch<'m, 'a> {
     /// `compute` becomes the rows.
     fn replace(&mut self, compute: impl Fn(&Self, Range<usize>) -> Result<Rows, EngineError>) {
         let rows = self.together(compute);
-        self.x = Rows::stack(self.x.cols(), rows);
+        self.x = self.stack(self.x.cols(), rows);
+    }
+
+    /// `parts`, one below the other, where they lie; where that cannot be, every sequence ends.
+    fn stack(&mut self, cols: usize, parts: Vec<Rows>) -> Rows {
+        let stacked = self.model.backend().stack(cols, parts);
+        stacked.unwrap_or_else(|error| {
+            let ended = (0..self.x.rows()).map(|_| Err(error.clone().into())).collect();
+            self.part::<()>(ended);
+            Rows::zeros(0, cols)
+        })
     }
 
     /// `compute` of all rows at once or, where that fails, of each alone: those with which it
@@ -169,11 +227,31 @@ impl<'m, 'a> Batch<'m, 'a> {
             return Vec::new();
         }
         let results = match compute(self, rows.clone()) {
-            Err(_) if rows.len() > 1 => rows.map(|row| compute(self, row..row + 1)).collect(),
+            Err(error) if rows.len() > 1 => {
+                if let EngineError::Backend(error) = &error {
+                    self.told.note(error);
+                }
+                self.told.hear();
+                rows.map(|row| self.alone(row, &compute)).collect()
+            }
             Ok(all) => return vec![all],
             error => vec![error],
         };
         self.part(results)
+    }
+
+    /// `compute` of one row, which hears what a device met there.
+    fn alone<T>(
+        &self,
+        row: usize,
+        compute: impl Fn(&Self, Range<usize>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.x.array().host()?;
+        let made = compute(self, row..row + 1);
+        let sound = self.model.backend().sound();
+        let made = made?;
+        sound?;
+        Ok(made)
     }
 
     /// What is there of `results`, one for each row. The others end here.
@@ -201,6 +279,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         self.sets.retain(|_| stay.next() == Some(&true));
         let mut stay = of_shards.iter();
         self.shards.retain(|_| stay.next() == Some(&true));
+        self.told.hear();
         self.x.array().host().ok(); // what it may tell was met before
         self.x = self.x.kept(stays);
         self.inputs = self.inputs.take().map(|inputs| inputs.kept(stays));
@@ -216,21 +295,5 @@ impl<'m, 'a> Batch<'m, 'a> {
     fn positions(&self) -> Vec<u32> {
         let of_sets = self.sets.iter().map(|seat| seat.step.start);
         of_sets.chain(self.shards.iter().map(|seat| seat.step.start)).collect()
-    }
-}
-
-/// `row` on the host, if it is finite. A device says only when something is read that it met a
-/// number that is not, and to whoever reads first.
-fn on_host(row: Rows) -> Result<Rows, BackendError> {
-    if row.array().on_host().is_some() {
-        return Ok(row);
-    }
-    let told = row.array().host().map(drop);
-    match row.array().host()?.iter().all(|x| x.is_finite()) {
-        true => Ok(row),
-        false => {
-            let what = "a weighted sum of values";
-            told.and(Err(BackendError::NotFinite { op: "attend", what }))
-        }
     }
 }

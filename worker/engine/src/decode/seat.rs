@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use aqueduct_kernels::{
-    Array, Attended, Choice, Heads, Keys, LayerWeights, MemorySet, Qkv, Queries, Recurred,
-    Recurrent, Rows, Scope, Selection,
+    Array, Attended, BackendError, Choice, Heads, Keys, KvData, KvHeads, LayerWeights, MemorySet,
+    Qkv, Queries, Recurred, Recurrent, Rows, Scope, Selection,
 };
 
+use super::told::Told;
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::{LocalPort, MemoryPort};
@@ -33,6 +34,17 @@ struct Seen {
 }
 
 impl Seen {
+    /// Brings all of it to the host, and says whether it is finite.
+    fn is_finite(&self) -> Result<bool, BackendError> {
+        let all = |array: &Array<f32>| Ok(array.host()?.iter().all(|x| x.is_finite()));
+        let all_of = |heads: &KvHeads| match &heads.data {
+            KvData::F32(data) => all(data),
+            KvData::Bf16(data) => Ok(data.host()?.iter().all(|x| x.is_finite())),
+        };
+        let Self { own, past_mass, own_mass, .. } = self;
+        Ok(all_of(&own.k)? && all_of(&own.v)? && all(past_mass)? && all(own_mass)?)
+    }
+
     fn choice<'s>(&'s self, past: Arc<MemorySet>, selection: &'s Selection) -> Choice<'s> {
         Choice { past, own: &self.own, masses: (&self.past_mass, &self.own_mass), selection }
     }
@@ -68,6 +80,11 @@ impl Seat<'_, &mut LocalPort> {
         (&past.keys, &seen.own)
     }
 
+    /// Whether all is finite that the row adds to its memory, and what it spent.
+    pub(super) fn is_finite(&self) -> Result<bool, BackendError> {
+        self.seen.iter().try_fold(true, |good, (_, seen)| Ok(good && seen.is_finite()?))
+    }
+
     /// Selects what is remembered of every layer.
     ///
     /// Once all of them are passed, so that a step takes the threads once for it. A seat ends
@@ -101,7 +118,7 @@ impl Seat<'_, &mut LocalPort> {
 pub(super) fn attend(
     model: &Model,
     (idx, layer): (usize, &LayerWeights),
-    seats: &mut [Seat<'_, &mut LocalPort>],
+    (seats, told): (&mut [Seat<'_, &mut LocalPort>], &mut Told<'_>),
     qkvs: Vec<Qkv>,
 ) -> Vec<Result<Rows, EngineError>> {
     let pasts: Result<Vec<_>, _> = seats.iter_mut().map(|seat| seat.past.take(idx)).collect();
@@ -111,6 +128,7 @@ pub(super) fn attend(
         .map(|((seat, past), qkv)| seat.block((idx, layer), &qkv.q, (&past.keys, &qkv.keys)))
         .collect();
     let attended = model.backend().attend_each(&blocks);
+    hear_before_looking(seats, told);
     let rest = seats.iter_mut().zip(pasts).zip(qkvs);
     attended
         .into_iter()
@@ -142,13 +160,14 @@ pub(super) fn borrow(
     model: &Model,
     (idx, layer): (usize, &LayerWeights),
     lender: usize,
-    seats: &mut [Seat<'_, &mut LocalPort>],
+    (seats, told): (&mut [Seat<'_, &mut LocalPort>], &mut Told<'_>),
     qkvs: &[Qkv],
 ) -> Vec<Result<Rows, EngineError>> {
     let each = seats.iter().zip(qkvs);
     let blocks: Vec<_> =
         each.map(|(seat, qkv)| seat.block((idx, layer), &qkv.q, seat.lent(lender))).collect();
     let attended = model.backend().attend_each(&blocks);
+    hear_before_looking(seats, told);
     let rest = attended.into_iter().zip(seats);
     rest.map(|(attended, seat)| {
         let attended = attended?;
@@ -159,6 +178,13 @@ pub(super) fn borrow(
         Ok(attended.output)
     })
     .collect()
+}
+
+/// What is looked at is read.
+fn hear_before_looking(seats: &[Seat<'_, &mut LocalPort>], told: &mut Told<'_>) {
+    if seats.iter().any(|seat| seat.past.is_watched()) {
+        told.hear();
+    }
 }
 
 /// What rows, `[rows, columns]`, and the states of layer `idx` make of each other.

@@ -82,6 +82,9 @@ fn with_a_broken_one<'m>(
 ) -> EngineError {
     let mut under: Vec<_> = plans.iter().map(|plan| plan.begin(model)).collect();
     let mut tokens: Vec<u32> = plans.iter().map(|plan| plan.seed % 7).collect();
+    if let Under::Sets(sequence) = &mut under[0] {
+        sequence.watch(); // reads in every layer, and is not told of others
+    }
     spoil(&mut under[1], &mut tokens[1]);
     let mut ports: Vec<Option<Box<dyn ShardPort + 'm>>> = under
         .iter_mut()
@@ -147,7 +150,7 @@ fn break_memory(under: &mut Under<'_>, model: &Model) {
 
 fn check_numbers(backend: Arc<dyn Backend>) {
     let model = model(KvDtype::Bf16, WeightDtype::Bf16, backend);
-    let mut plans = mixed(4);
+    let mut plans = mixed(6);
     plans[1] = Plan { policy: MemoryPolicy::h2o(2, 3, 2), stores: Vec::new(), ..plans[1].clone() };
     let error = with_a_broken_one(&model, &plans, None, |under, _| break_memory(under, &model));
     let is_number = matches!(error, EngineError::Backend(BackendError::NotFinite { .. }));

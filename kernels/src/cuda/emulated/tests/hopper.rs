@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::{Case, array, device, noise};
-use crate::cuda::device::{Address, Device, Fault, Launch, TensorMap, TensorMapSpec};
+use crate::cuda::device::{Address, Copies, Device, Fault, Launch, TensorMap, TensorMapSpec};
 use crate::cuda::emulated::Emulated;
 
 fn case(kernel: &'static str, threads: u32, shared_bytes: usize) -> Case {
