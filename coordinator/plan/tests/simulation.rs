@@ -1082,4 +1082,30 @@ fn what_was_found_stays_mended() {
     ];
     let mut cluster = Cluster::new(&[u64::MAX, u64::MAX, 10, u64::MAX], 0);
     check(&mut cluster, &room_freed_too_early);
+
+    // A chunk that was done again for its report alone came to be needed by what was before it.
+    let limits = Limits { batch_tokens: 2 * CHUNK_TOKENS, hedge_after_ms: None, ..CROWD };
+    let mut cluster = Cluster::within(limits, &[u64::MAX; 5]);
+    cluster.busy_us = [0; 2];
+    for chunks in [173, 181, 188] {
+        cluster.submit(Asked { chunks, choices: 0, sharded: None, priority: 0 });
+    }
+    let moves = vec![Move::Run(3), Move::Run(4)];
+    cluster.play_round(Round { times: 6, moves, lost: vec![1, 3, 4], reports: true });
+    cluster.settle();
+    cluster.check_all_finished();
+
+    // What was done again for its report alone has a later ticket than what is done again behind.
+    let mut cluster = Cluster::within(CROWD, &[u64::MAX; 6]);
+    (cluster.remembers, cluster.busy_us) = (true, [0; 2]);
+    let windowed = Windowed { kept_tokens: 0, bytes: 0, all_bytes: 3 };
+    let sharded = Some(Sharded { windowed, ..Sharded::default() });
+    cluster.submit(Asked { chunks: 69, choices: 0, sharded, priority: -1 });
+    for (chunks, priority) in [(39, -3), (63, 1), (67, 2), (2, 2)] {
+        cluster.submit(Asked { chunks, choices: 0, sharded: None, priority });
+    }
+    let moves = vec![Move::Wait(40), Move::Run(3), Move::Run(4), Move::Report(4)];
+    cluster.play_round(Round { times: 7, moves, lost: vec![2, 0, 5, 3], reports: false });
+    cluster.settle();
+    cluster.check_all_finished();
 }
