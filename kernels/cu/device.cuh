@@ -123,6 +123,12 @@ DEVICE void store16(void* to, Quad q) {
 }
 #endif
 
+// x / sqrt(squares). Not a number where squares are beyond f32: x / infinity would make zeros of
+// the row, which nobody could tell from good ones.
+DEVICE f32 over_root(f32 x, f32 squares) {
+    return finite(squares) ? div(x, root(squares)) : squares - squares;
+}
+
 // `x`, of which the compiler no longer knows where it comes from: what follows from it is computed
 // here and not before the loop, where it would fill registers.
 DEVICE u32 opaque(u32 x) {

@@ -45,12 +45,6 @@ DEVICE f32 sum_of_warp(f32 x) {
     return x;
 }
 
-// 1 / sqrt(squares). Not a number where squares are beyond f32: 1 / infinity would make zeros of
-// the row, which nobody could tell from a good one.
-DEVICE f32 over_root(f32 squares) {
-    return finite(squares) ? div(1.0f, root(squares)) : squares - squares;
-}
-
 // The forms in which rows are multiplied. `put` writes four columns of a lane; all lanes of a
 // warp have the same row and group.
 struct AsF32 {
@@ -215,7 +209,7 @@ DEVICE void prepare_norm(const PrepareParams& p) {
     sync_block();
     squares = 0;
     for (u32 warp = 0; warp < WARPS; warp++) squares = add(squares, sums[warp]);
-    f32 scale = over_root(add(div(squares, (f32)p.columns), p.eps));
+    f32 scale = over_root(1.0f, add(div(squares, (f32)p.columns), p.eps));
     report(p, finite(scale));
     for (u32 group = warp_index(); group < groups; group += WARPS) {
         u32 column = group * GROUP + lane_index() * 4;
@@ -266,7 +260,7 @@ struct HeadNorm {
 DEVICE f32 norm_scale(const f32* x, u32 span, f32 eps) {
     f32 squares = 0;
     for (u32 i = lane_index(); i < span; i += 32) squares = fma(x[i], x[i], squares);
-    return over_root(add(div(sum_of_warp(squares), (f32)span), eps));
+    return over_root(1.0f, add(div(sum_of_warp(squares), (f32)span), eps));
 }
 
 // What is further from 0 than `most` cut off there, but what is infinite, so that it is seen.

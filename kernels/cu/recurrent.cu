@@ -88,8 +88,7 @@ DEVICE void convolve_head(const Recurrence& p, const Token& token, u32 unit) {
         }
         if (p.rule == DELTA && is_key) { // at most SPAN of them
             f32 factor = is_query ? div(1.0f, root((f32)count)) : 1.0f;
-            squares = warp_sum(squares); // beyond f32 zeros would come of it, which look good
-            scale = finite(squares) ? div(factor, root(add(squares, 1e-6f))) : squares - squares;
+            scale = over_root(factor, add(warp_sum(squares), 1e-6f));
         }
 #pragma unroll
         for (u32 e = 0; e < EACH; e++) {
@@ -191,8 +190,7 @@ DEVICE void finish(const Recurrence& p) {
         squares = 0.0f;
         for (u32 warp = 0; warp < WARPS; warp++) squares = add(squares, sums[warp]);
     }
-    if (norm) scale = div(1.0f, root(add(div(squares, (f32)size), p.eps)));
-    if (norm && !finite(squares)) scale = squares - squares; // not zeros, which look good
+    if (norm) scale = over_root(1.0f, add(div(squares, (f32)size), p.eps));
     for (u32 i = begin; i < size; i += 32 * WARPS) {
         f32 gate = silu(z[i]), y = is_scan ? mul(x[i], gate) : x[i];
         if (norm) y = mul(mul(y, scale), norm[i]);

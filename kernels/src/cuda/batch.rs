@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::device::Launch;
+use super::latent::take;
 use super::layers::{SplitHeads, Stand, write_heads};
 use super::operands::Elements;
 use super::params::latent::TakeParams;
@@ -73,24 +73,19 @@ fn copy(
 ) -> Result<(), BackendError> {
     /// Elements that a warp copies, where that comes out even.
     const PIECE: usize = 128;
-    const WARPS: usize = 8;
     if count == 0 {
         return Ok(());
     }
     let columns = if count.is_multiple_of(PIECE) { PIECE } else { count };
-    let rows = count / columns;
-    let params = TakeParams {
-        x: from.address(),
-        y: to,
-        rows: rows as u64,
-        columns: columns as u32,
-        stride: columns as u32,
-    };
-    shared.run(&Launch {
-        kernel: from.of_dtype("take_f32", "take_bf16"),
-        grid: [rows.div_ceil(WARPS) as u32, 1, 1],
-        threads: 32 * WARPS as u32,
-        shared_bytes: 0,
-        params: bytemuck::bytes_of(&params),
-    })
+    take(
+        shared,
+        from,
+        TakeParams {
+            x: from.address(),
+            y: to,
+            rows: (count / columns) as u64,
+            columns: columns as u32,
+            stride: columns as u32,
+        },
+    )
 }

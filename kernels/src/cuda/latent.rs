@@ -115,19 +115,31 @@ fn taken(
     columns: Range<usize>,
 ) -> Result<Elements, BackendError> {
     let to = from.alike(shared, rows * columns.len())?;
-    let params = TakeParams {
-        x: from.address() + (columns.start * from.of_dtype(4, 2)) as u64,
-        y: to.address(),
-        rows: rows as u64,
-        columns: columns.len() as u32,
-        stride: stride as u32,
-    };
+    take(
+        shared,
+        from,
+        TakeParams {
+            x: from.address() + (columns.start * from.of_dtype(4, 2)) as u64,
+            y: to.address(),
+            rows: rows as u64,
+            columns: columns.len() as u32,
+            stride: stride as u32,
+        },
+    )?;
+    Ok(to)
+}
+
+/// Copies what `params` says, of elements as those of `from`.
+pub(super) fn take(
+    shared: &Arc<Shared>,
+    from: &Elements,
+    params: TakeParams,
+) -> Result<(), BackendError> {
     shared.run(&Launch {
         kernel: from.of_dtype("take_f32", "take_bf16"),
-        grid: [rows.div_ceil(WARPS) as u32, 1, 1],
+        grid: [params.rows.div_ceil(WARPS as u64) as u32, 1, 1],
         threads: 32 * WARPS as u32,
         shared_bytes: 0,
         params: bytemuck::bytes_of(&params),
-    })?;
-    Ok(to)
+    })
 }

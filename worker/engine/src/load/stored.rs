@@ -264,7 +264,7 @@ impl Stored<'_> {
 
     /// The mean of all rows, `[inputs]`, summed in f64 by so many rows at a time, whatever threads
     /// there are.
-    pub(crate) fn mean_row(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+    fn mean_row(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         const ROWS: usize = 256;
         let (rows, inputs) = self.rows();
         let encoding = self.known_encoding()?;

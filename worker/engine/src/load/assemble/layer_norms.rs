@@ -54,13 +54,7 @@ impl Sources<'_> {
             let experts = experts.iter().flat_map(|(part, inputs)| of_part(part, *inputs));
             for (part, suffix, shape) in parts.into_iter().flatten().chain(experts) {
                 let name = format!("{}.{layer}.{part}.{suffix}", names.layer);
-                if !self.checkpoint.tensors.contains_key(&name) {
-                    continue;
-                }
-                let mean = self.checkpoint.find(&name, &shape)?.mean_row(&name)?;
-                if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {
-                    tensor.centre = Some(Centre::OfRows { of: shape[0], means: mean.into() });
-                }
+                self.centre_rows(&name, &shape, shape[0])?;
             }
         }
         Ok(())
@@ -81,15 +75,21 @@ impl Sources<'_> {
                 let rows = heads as usize * of;
                 for (suffix, shape) in [("weight", vec![rows, width]), ("bias", vec![rows])] {
                     let name = format!("{}.{layer}.{part}.{suffix}", self.names.layer);
-                    if !self.checkpoint.tensors.contains_key(&name) {
-                        continue;
-                    }
-                    let means = self.checkpoint.find(&name, &shape)?.mean_rows(&name, of)?;
-                    if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {
-                        tensor.centre = Some(Centre::OfRows { of, means: means.into() });
-                    }
+                    self.centre_rows(&name, &shape, of)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Takes from every `of` rows of a tensor their mean, where there is such a tensor.
+    fn centre_rows(&mut self, name: &str, shape: &[usize], of: usize) -> Result<(), LoadError> {
+        if !self.checkpoint.tensors.contains_key(name) {
+            return Ok(());
+        }
+        let means = self.checkpoint.find(name, shape)?.mean_rows(name, of)?;
+        if let Some(tensor) = self.checkpoint.tensors.get_mut(name) {
+            tensor.centre = Some(Centre::OfRows { of, means: means.into() });
         }
         Ok(())
     }
