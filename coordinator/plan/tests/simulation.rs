@@ -21,6 +21,8 @@ const LIMITS: Limits = Limits {
     hedge_after_ms: Some(40),
 };
 const CHUNK_TOKENS: u32 = 10;
+/// Of the past of a session's turn.
+const KNOWN_TOKENS: u32 = 25;
 const GRACE_MS: u64 = 1000;
 const DEADLINE_MS: u64 = 1_000_000;
 
@@ -89,6 +91,8 @@ struct Cluster {
     severed: BTreeSet<(usize, usize)>,
     promises: Promises,
     now_ms: u64,
+    /// What completions left to be gone on with.
+    sessions: Vec<SnapshotKey>,
     /// Chunks that were given to a second worker.
     hedged: BTreeSet<(RequestId, u32)>,
     /// Hand-offs whose receiver did not have what the plan said that it had given.
@@ -125,6 +129,7 @@ impl Cluster {
             severed: BTreeSet::new(),
             promises: Promises::default(),
             now_ms: 0,
+            sessions: Vec::new(),
             hedged: BTreeSet::new(),
             lacking: 0,
             limits,
@@ -186,25 +191,31 @@ impl Cluster {
     }
 
     fn submit(&mut self, asked: Asked) {
-        let Asked { chunks, choices, sharded, memory_tokens, priority } = asked;
+        let Asked { chunks, choices, sharded, memory_tokens, state_tokens, .. } = asked;
         let request = RequestId(self.jobs.len() as u64);
-        let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
-        let (arrived_at_ms, deadline_at_ms) = (request.0, DEADLINE_MS);
+        let deadline_at_ms = asked.time_ms.map_or(DEADLINE_MS, |time_ms| self.now_ms + time_ms);
+        let tokens = chunks * CHUNK_TOKENS - 3;
+        let session = asked.session.filter(|_| sharded.is_none() && !self.sessions.is_empty());
+        let session = session.map(|turn| self.sessions[turn % self.sessions.len()]);
+        let grid = match session {
+            Some(_) => ChunkGrid::after(KNOWN_TOKENS, KNOWN_TOKENS + tokens, CHUNK_TOKENS),
+            None => ChunkGrid::new(tokens, CHUNK_TOKENS),
+        };
         // One prompt is the beginning of another. Keys of a chunk are no memory of all before it.
-        let kind = u8::from(sharded.is_some());
-        let names = (0..chunks).map(|idx| SnapshotKey(name_of(2 * idx + u32::from(kind))));
-        let prefix = names.filter(|_| self.remembers).collect::<Vec<_>>().into();
+        let kind = u32::from(sharded.is_some());
+        let names = (0..chunks).map(|idx| SnapshotKey(name_of(2 * idx + kind)));
+        let names = names.filter(|_| self.remembers && session.is_none());
         let job = Job {
-            grid,
+            grid: grid.unwrap(),
             choices,
             sharded,
             memory_tokens,
-            state_tokens: 0,
-            keeps_all: false,
-            priority,
-            arrived_at_ms,
-            prefix,
-            resumes: false,
+            state_tokens,
+            keeps_all: asked.keeps_all,
+            priority: asked.priority,
+            arrived_at_ms: request.0,
+            prefix: session.into_iter().chain(names).collect(),
+            resumes: session.is_some(),
             deadline_at_ms,
         };
         self.jobs.insert(request, job.clone());
@@ -531,6 +542,13 @@ impl Cluster {
         });
         let Some((request, choice)) = open else { return false };
         let worker_id = WorkerId(idx as u32);
+        if self.jobs[&request].sharded.is_none() {
+            let session = SnapshotKey(name_of(FIRST_SESSION + 4 * request.0 as u32 + choice));
+            worker.snapshots.insert(session);
+            let (kept, dropped) = (vec![session], Vec::new());
+            worker.events.push_back(Event::Snapshots { worker: worker_id, kept, dropped });
+            self.sessions.push(session);
+        }
         let ended = Event::ChoiceDone { worker: worker_id, request, choice, eos: false };
         worker.events.push_back(ended);
         true
@@ -587,8 +605,15 @@ impl Cluster {
     }
 
     fn check_at_rest(&self) {
-        for request in self.jobs.keys() {
-            assert!(self.promises.ended.contains_key(request), "{request} never ended");
+        for (request, job) in &self.jobs {
+            match self.promises.ended.get(request) {
+                None => panic!("{request} never ended"),
+                Some(End::Failed(Failure::SessionLost)) => assert!(job.resumes, "{request}"),
+                Some(End::Failed(Failure::Deadline)) => {
+                    assert!(job.deadline_at_ms < DEADLINE_MS, "{request} had time");
+                }
+                Some(_) => {}
+            }
         }
         for worker in &self.workers {
             assert!(worker.tasks.is_empty() && worker.given.is_empty(), "{worker:?}");
@@ -712,14 +737,20 @@ fn addressee(command: &Command) -> Option<usize> {
 }
 
 /// What there is to know of a request before it comes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Asked {
     chunks: u32,
     choices: u32,
     sharded: Option<Sharded>,
     /// Of a memory set, where they are handed on.
     memory_tokens: u64,
+    state_tokens: u64,
+    keeps_all: bool,
     priority: i32,
+    /// Which of the sessions that there have been it is a turn of, if there have been any.
+    session: Option<usize>,
+    /// How long it may take, if not as long as it likes.
+    time_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -779,14 +810,24 @@ fn any_pools(workers: usize) -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn any_asked(chunks: std::ops::Range<u32>) -> impl Strategy<Value = Asked> {
-    let memory_tokens = prop_oneof![Just(0u64), 0u64..16];
-    (chunks, 0u32..3, any_shards(), memory_tokens, -4..5).prop_map(
-        |(chunks, choices, sharded, memory_tokens, priority)| Asked {
-            chunks,
-            choices,
-            sharded,
-            memory_tokens,
-            priority,
+    let sizes =
+        (chunks, 0u32..3, prop_oneof![Just(0u64), 0u64..16], prop_oneof![Just(0u64), 0..9u64]);
+    let session = prop::option::weighted(0.3, 0usize..6);
+    let time_ms = prop::option::weighted(0.1, 1u64..200);
+    (sizes, any_shards(), any::<bool>(), -4..5, session, time_ms).prop_map(
+        |(sizes, sharded, keeps_all, priority, session, time_ms)| {
+            let (chunks, choices, memory_tokens, state_tokens) = sizes;
+            Asked {
+                chunks,
+                choices,
+                sharded,
+                memory_tokens,
+                state_tokens,
+                keeps_all,
+                priority,
+                session,
+                time_ms,
+            }
         },
     )
 }
@@ -919,6 +960,9 @@ const CROWD: Limits = Limits {
 };
 
 /// A name for each number.
+/// Names above are of sessions.
+const FIRST_SESSION: u32 = 1 << 20;
+
 fn name_of(number: u32) -> [u8; 32] {
     let mut name = [0; 32];
     name[..4].copy_from_slice(&number.to_le_bytes());
@@ -984,7 +1028,8 @@ impl Cluster {
     fn check_all_finished(&self) {
         self.check_at_rest();
         let ended = &self.promises.ended;
-        assert!(ended.values().all(|end| *end == End::Finished), "{ended:?}");
+        let may_fail = |end: &End| matches!(end, End::Failed(Failure::Deadline));
+        assert!(ended.values().all(|end| *end == End::Finished || may_fail(end)), "{ended:?}");
     }
 }
 
@@ -1036,8 +1081,7 @@ fn small_chunks_survive_as_many_losses_as_large_ones() {
         let mut cluster = Cluster::within(limits.clone(), &vec![u64::MAX; workers]);
         cluster.busy_us = [100; 2];
         for _ in 0..20 {
-            let (sharded, memory_tokens, priority) = (None, 0, 0);
-            cluster.submit(Asked { chunks: 120, choices: 1, sharded, memory_tokens, priority });
+            cluster.submit(Asked { chunks: 120, choices: 1, ..Asked::default() });
         }
         for _ in 0..losses {
             let (lost, moves) = (lost.clone().collect(), Vec::new());
@@ -1053,9 +1097,7 @@ fn small_chunks_survive_as_many_losses_as_large_ones() {
 /// Runs that once failed.
 #[test]
 fn what_was_found_stays_mended() {
-    let submit = |chunks, sharded| {
-        Move::Submit(Asked { chunks, choices: 0, sharded, memory_tokens: 0, priority: 0 })
-    };
+    let submit = |chunks, sharded| Move::Submit(Asked { chunks, sharded, ..Asked::default() });
     let check = |cluster: &mut Cluster, moves: &[Move]| {
         moves.iter().for_each(|step| play(cluster, step.clone()));
         cluster.settle();
@@ -1118,8 +1160,7 @@ fn what_was_found_stays_mended() {
 
     // Who came again with less room than it had was given a chunk that another was slow with.
     let mut cluster = Cluster::new(&[7, u64::MAX, u64::MAX, u64::MAX], 0);
-    let (sharded, memory_tokens) = (None, 5);
-    cluster.submit(Asked { chunks: 4, choices: 0, sharded, memory_tokens, priority: 0 });
+    cluster.submit(Asked { chunks: 4, memory_tokens: 5, ..Asked::default() });
     let hedged_without_room = [
         Move::Deliver(2),
         Move::Kill(1),
@@ -1147,7 +1188,7 @@ fn what_was_found_stays_mended() {
     let mut cluster = Cluster::within(limits, &[u64::MAX; 5]);
     cluster.busy_us = [0; 2];
     for chunks in [173, 181, 188] {
-        cluster.submit(Asked { chunks, choices: 0, sharded: None, memory_tokens: 0, priority: 0 });
+        cluster.submit(Asked { chunks, ..Asked::default() });
     }
     let moves = vec![Move::Run(3), Move::Run(4)];
     cluster.play_round(Round { times: 6, moves, lost: vec![1, 3, 4], reports: true });
@@ -1159,9 +1200,9 @@ fn what_was_found_stays_mended() {
     (cluster.remembers, cluster.busy_us) = (true, [0; 2]);
     let windowed = Windowed { kept_tokens: 0, bytes: 0, all_bytes: 3 };
     let sharded = Some(Sharded { windowed, ..Sharded::default() });
-    cluster.submit(Asked { chunks: 69, choices: 0, sharded, memory_tokens: 0, priority: -1 });
+    cluster.submit(Asked { chunks: 69, sharded, priority: -1, ..Asked::default() });
     for (chunks, priority) in [(39, -3), (63, 1), (67, 2), (2, 2)] {
-        cluster.submit(Asked { chunks, choices: 0, sharded: None, memory_tokens: 0, priority });
+        cluster.submit(Asked { chunks, priority, ..Asked::default() });
     }
     let moves = vec![Move::Wait(40), Move::Run(3), Move::Run(4), Move::Report(4)];
     cluster.play_round(Round { times: 7, moves, lost: vec![2, 0, 5, 3], reports: false });
