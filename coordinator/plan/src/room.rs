@@ -132,7 +132,7 @@ impl Need {
 }
 
 /// The largest number up to `max` that `fits`, where 0 does and none above one that does not.
-fn greatest(max: u64, fits: impl Fn(u64) -> bool) -> u64 {
+pub(crate) fn greatest(max: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let (mut least, mut max) = (0, max);
     while least < max {
         let middle = max - (max - least) / 2;
@@ -217,18 +217,11 @@ impl Room {
         self.0.iter().map(hold).collect()
     }
 
-    /// Why memory sets of `job` that take `set_tokens` of every worker have a place nowhere; they
-    /// would have one in chunks of so many tokens, if any.
-    pub(crate) fn too_small(
-        &self,
-        set_tokens: u64,
-        job: &Job,
-        chunk_tokens: Option<u32>,
-    ) -> Refusal {
+    /// Why memory sets of `job` that take `set_tokens` of every worker, with one chunk in flight at
+    /// a time, have a place nowhere.
+    pub(crate) fn too_small(&self, set_tokens: u64, job: &Job) -> Refusal {
         let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
-        let larger = chunk_tokens.map(|tokens| format!("raise chunk_tokens to {tokens}, "));
-        let fewer =
-            format!("{}lower local or heavy, or bound the policy", larger.unwrap_or_default());
+        let fewer = "lower local or heavy, or bound the policy";
         let bound = match job.state_tokens {
             states if states > 0 && job.choices > 1 => format!(
                 "at most {largest}, a worker's pool, of which the states of each further \

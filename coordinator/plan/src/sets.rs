@@ -1,6 +1,7 @@
 //! What memory sets that are handed from chunk to chunk take of pools.
 
 use crate::request::HELD_CHUNKS;
+use crate::room::greatest;
 use crate::words::Job;
 
 /// Room that the sets of one request take, in tokens of a pool. States lie beside pools and count
@@ -45,6 +46,23 @@ impl Sets {
         let all = least.saturating_add(states.min(spare.unwrap_or(0)));
         Self { all, decoding: one.saturating_add(further).min(all), one: one.min(all) }
     }
+}
+
+/// How many chunks of `job` may be in flight at once: at most `window`, and above the first no more
+/// than have room for their sets in the largest of `pools`. So a pool that holds the sets of one
+/// chunk at a time takes the request, more slowly than it might.
+pub(crate) fn window_that_fits(
+    job: &Job,
+    (window, page_tokens): (usize, u64),
+    pools: impl Iterator<Item = u64>,
+) -> usize {
+    let largest = pools.max().unwrap_or(0);
+    // Of states, chunks take what a pool has left: they leave no pool too small for a window.
+    let fits = |further: u64| {
+        let window = 1 + further as usize;
+        Sets::of(job, (window, page_tokens), [largest].into_iter()).all <= largest
+    };
+    1 + greatest(window.saturating_sub(1) as u64, fits) as usize
 }
 
 #[cfg(test)]
@@ -96,5 +114,26 @@ mod tests {
         check(&job(1, 8, 50), &[50, 40], [50, 50, 50]);
         // Those of completions do.
         check(&job(2, 8, 50), &[50, 40], [6 * 8 + 58, 6 * 8 + 58, 58]);
+    }
+
+    #[test]
+    fn no_more_chunks_are_in_flight_than_a_pool_has_room_for() {
+        let check = |job: &Job, pools: &[u64], want: usize| {
+            let window = window_that_fits(job, (4, 4), pools.iter().copied());
+            assert_eq!(window, want, "{job:?} {pools:?}");
+        };
+        check(&job(1, 7, 0), &[u64::MAX], 4);
+        check(&job(1, 7, 0), &[8 * 8, 10], 4);
+        check(&job(1, 7, 0), &[8 * 8 - 1], 3);
+        check(&job(1, 7, 0), &[5 * 8], 1);
+        check(&job(2, 7, 0), &[6 * 8], 1);
+        // Not even one: refused with what one would take.
+        check(&job(1, 7, 0), &[5 * 8 - 1], 1);
+        check(&job(1, 7, 0), &[], 1);
+        // States of chunks take what is left; those of completions come first.
+        check(&job(1, 8, 50), &[8 * 8], 4);
+        check(&job(2, 8, 50), &[7 * 8 + 58], 3);
+        let sharded = Job { sharded: Some(crate::words::Sharded::default()), ..job(1, 7, 0) };
+        check(&sharded, &[], 4);
     }
 }

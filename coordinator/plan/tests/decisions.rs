@@ -556,6 +556,25 @@ fn a_worker_that_the_one_before_cannot_reach_is_left() {
 }
 
 #[test]
+fn who_was_lost_and_so_not_reached_is_given_chunks_when_it_comes_back() {
+    check_with(
+        Limits { grace_ms: 100, ..LIMITS },
+        "up w0 pool 0
+         up w1
+         up w2
+         submit r1 15 mem 1 choices 0
+         = w1: assign r1 c0 e0 -> w2 e0
+         = w2: assign r1 c1 e0 -> home
+         drain w1
+         down w2
+         peer w1 r1 c1 e0
+         up w2
+         = w1: redirect r1 c1 -> w2 e1
+         = w2: assign r1 c1 e1 -> home",
+    );
+}
+
+#[test]
 fn a_worker_that_has_only_been_given_memory_is_told_to_forget() {
     check(
         "up w0
@@ -1092,14 +1111,34 @@ fn memory_sets_wait_for_room_and_what_never_has_any_is_refused() {
          submit r4 5 mem 8 choices 3
          = r4 memory_tokens = 24: must be at most 20, a worker's pool: lower local or heavy, \
 or bound the policy
-         submit r5 60 mem 4 choices 0
-         = r5 memory_tokens = 24: must be at most 20, a worker's pool: raise chunk_tokens to 20, \
-lower local or heavy, or bound the policy
+         submit r5 60 mem 5 choices 0
+         = r5 memory_tokens = 25: must be at most 20, a worker's pool: lower local or heavy, \
+or bound the policy
          done w0 r1 c0 e0
          = r1 prefilled, 0 retried
          = w0: cancel r1
          = r1 finished
          = w0: assign r3 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn no_more_chunks_are_in_flight_than_their_sets_have_room() {
+    check(
+        "up w0 pool 20
+         up w1 pool 19
+         submit r1 60 mem 4 choices 0
+         = w0: assign r1 c0 e0 -> w0 e0
+         done w0 r1 c0 e0
+         = w0: assign r1 c1 e0 -> w0 e0",
+    );
+    check(
+        "up w0 pool 24
+         submit r1 60 mem 4 choices 0
+         = w0: assign r1 c0 e0 -> w0 e0
+         = w0: assign r1 c1 e0 -> w0 e0
+         done w0 r1 c0 e0
+         = w0: assign r1 c2 e0 -> w0 e0",
     );
 }
 

@@ -42,6 +42,8 @@ struct Worker {
     inbox: BTreeSet<ChunkKey>,
     /// Chunks whose memory is kept until it is confirmed.
     given: BTreeSet<(RequestId, u32)>,
+    /// Those of them that are snapshots, which do not lie in what requests have reserved.
+    restored: BTreeSet<(RequestId, u32)>,
     /// Chunks whose keys are here, their epoch, and the newest chunk that has pruned them.
     shards: BTreeMap<(RequestId, u32), (Epoch, u32)>,
     /// Chunks that failed here; commands about them may still be under way.
@@ -184,7 +186,7 @@ impl Cluster {
     }
 
     fn submit(&mut self, asked: Asked) {
-        let Asked { chunks, choices, sharded, priority } = asked;
+        let Asked { chunks, choices, sharded, memory_tokens, priority } = asked;
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
         let (arrived_at_ms, deadline_at_ms) = (request.0, DEADLINE_MS);
@@ -192,7 +194,6 @@ impl Cluster {
         let kind = u8::from(sharded.is_some());
         let names = (0..chunks).map(|idx| SnapshotKey(name_of(2 * idx + u32::from(kind))));
         let prefix = names.filter(|_| self.remembers).collect::<Vec<_>>().into();
-        let memory_tokens = 0;
         let job = Job {
             grid,
             choices,
@@ -292,6 +293,7 @@ impl Cluster {
                     worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
                     if let Some(next) = next {
                         worker.given.insert(chunk);
+                        worker.restored.insert(chunk);
                         self.give(key.request, key.chunk_idx + 1, &next);
                     } else {
                         worker.shards.insert(chunk, (key.epoch, key.chunk_idx));
@@ -333,6 +335,7 @@ impl Cluster {
                 // As a worker whose completions have all ended: it has nothing to say.
                 if worker.decoding.remove(&request).is_some() {
                     let chunk_idx = self.jobs[&request].grid.chunk_count();
+                    worker.given.remove(&(request, chunk_idx - 1));
                     let worker_id = WorkerId(idx as u32);
                     let is_up = self.workers[idx_of(&next.peer)].up;
                     let events = &mut self.workers[idx].events;
@@ -406,7 +409,26 @@ impl Cluster {
         };
         let decoded = worker.gathered.iter().filter(|(id, _)| worker.decoding.contains_key(id));
         let thirds: u64 = chunks.map(of_chunk).chain(decoded.map(|(_, thirds)| *thirds)).sum();
-        thirds.div_ceil(3)
+        thirds.div_ceil(3) + self.sets_held(idx)
+    }
+
+    /// Tokens of the memory sets that are handed on: of each chunk that waits or is done until its
+    /// receiver is, and of each completion.
+    fn sets_held(&self, idx: usize) -> u64 {
+        let worker = &self.workers[idx];
+        let tasks = worker.tasks.iter().filter(|task| task.shards.is_none());
+        let tasks = tasks.map(|task| (task.key.request, task.key.chunk_idx));
+        // What is done again takes the place of what there is of it.
+        let given = worker.given.difference(&worker.restored).copied();
+        let chunks: BTreeSet<_> = tasks.chain(given).collect();
+        let decoding = worker.decoding.iter().filter(|(id, _)| self.jobs[id].sharded.is_none());
+        let completions = decoding.map(|(&id, open)| {
+            let job = &self.jobs[&id];
+            // The first completion goes on with what the last chunk left.
+            let begun = worker.given.contains(&(id, job.grid.chunk_count() - 1));
+            job.memory_tokens * (open.len() as u64).saturating_sub(begun.into())
+        });
+        chunks.iter().map(|(id, _)| self.jobs[id].memory_tokens).chain(completions).sum()
     }
 
     /// Whether everything is there that the task needs. Where chunks prune the shards of
@@ -454,6 +476,7 @@ impl Cluster {
             worker.shards.insert(chunk, (key.epoch, key.chunk_idx));
         } else {
             worker.given.insert(chunk);
+            worker.restored.remove(&chunk);
         }
         let worker_id = WorkerId(idx as u32);
         worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
@@ -694,6 +717,8 @@ struct Asked {
     chunks: u32,
     choices: u32,
     sharded: Option<Sharded>,
+    /// Of a memory set, where they are handed on.
+    memory_tokens: u64,
     priority: i32,
 }
 
@@ -754,12 +779,16 @@ fn any_pools(workers: usize) -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn any_asked(chunks: std::ops::Range<u32>) -> impl Strategy<Value = Asked> {
-    (chunks, 0u32..3, any_shards(), -4..5).prop_map(|(chunks, choices, sharded, priority)| Asked {
-        chunks,
-        choices,
-        sharded,
-        priority,
-    })
+    let memory_tokens = prop_oneof![Just(0u64), 0u64..16];
+    (chunks, 0u32..3, any_shards(), memory_tokens, -4..5).prop_map(
+        |(chunks, choices, sharded, memory_tokens, priority)| Asked {
+            chunks,
+            choices,
+            sharded,
+            memory_tokens,
+            priority,
+        },
+    )
 }
 
 fn any_move() -> impl Strategy<Value = Move> {
@@ -871,7 +900,9 @@ proptest! {
         prop_assert!(ended.values().all(|end| *end == End::Finished || refused(end)));
         let finished = ended.iter().filter(|(_, end)| **end == End::Finished);
         let chunks = finished.map(|(request, _)| cluster.jobs[request].grid.chunk_count());
-        prop_assert_eq!(cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
+        let (assigned, chunks) = (cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
+        // One that waited for room may go on from what another has left.
+        prop_assert!(assigned == chunks || remembers && assigned < chunks);
         prop_assert_eq!(cluster.lacking, 0);
     }
 }
@@ -1005,8 +1036,8 @@ fn small_chunks_survive_as_many_losses_as_large_ones() {
         let mut cluster = Cluster::within(limits.clone(), &vec![u64::MAX; workers]);
         cluster.busy_us = [100; 2];
         for _ in 0..20 {
-            let (sharded, priority) = (None, 0);
-            cluster.submit(Asked { chunks: 120, choices: 1, sharded, priority });
+            let (sharded, memory_tokens, priority) = (None, 0, 0);
+            cluster.submit(Asked { chunks: 120, choices: 1, sharded, memory_tokens, priority });
         }
         for _ in 0..losses {
             let (lost, moves) = (lost.clone().collect(), Vec::new());
@@ -1022,7 +1053,9 @@ fn small_chunks_survive_as_many_losses_as_large_ones() {
 /// Runs that once failed.
 #[test]
 fn what_was_found_stays_mended() {
-    let submit = |chunks, sharded| Move::Submit(Asked { chunks, choices: 0, sharded, priority: 0 });
+    let submit = |chunks, sharded| {
+        Move::Submit(Asked { chunks, choices: 0, sharded, memory_tokens: 0, priority: 0 })
+    };
     let check = |cluster: &mut Cluster, moves: &[Move]| {
         moves.iter().for_each(|step| play(cluster, step.clone()));
         cluster.settle();
@@ -1083,12 +1116,38 @@ fn what_was_found_stays_mended() {
     let mut cluster = Cluster::new(&[u64::MAX, u64::MAX, 10, u64::MAX], 0);
     check(&mut cluster, &room_freed_too_early);
 
+    // Who came again with less room than it had was given a chunk that another was slow with.
+    let mut cluster = Cluster::new(&[7, u64::MAX, u64::MAX, u64::MAX], 0);
+    let (sharded, memory_tokens) = (None, 5);
+    cluster.submit(Asked { chunks: 4, choices: 0, sharded, memory_tokens, priority: 0 });
+    let hedged_without_room = [
+        Move::Deliver(2),
+        Move::Kill(1),
+        Move::Deliver(2),
+        submit(1, None),
+        Move::Deliver(2),
+        Move::Deliver(2),
+        Move::Run(2),
+        Move::Run(2),
+        Move::Deliver(3),
+        Move::Run(3),
+        Move::Report(2),
+        Move::Report(2),
+        Move::Report(3),
+        Move::Cut(2),
+        Move::Resize(2, 0),
+        Move::Wait(40),
+        Move::Start(2),
+        Move::Cut(0),
+    ];
+    check(&mut cluster, &hedged_without_room);
+
     // A chunk that was done again for its report alone came to be needed by what was before it.
     let limits = Limits { batch_tokens: 2 * CHUNK_TOKENS, hedge_after_ms: None, ..CROWD };
     let mut cluster = Cluster::within(limits, &[u64::MAX; 5]);
     cluster.busy_us = [0; 2];
     for chunks in [173, 181, 188] {
-        cluster.submit(Asked { chunks, choices: 0, sharded: None, priority: 0 });
+        cluster.submit(Asked { chunks, choices: 0, sharded: None, memory_tokens: 0, priority: 0 });
     }
     let moves = vec![Move::Run(3), Move::Run(4)];
     cluster.play_round(Round { times: 6, moves, lost: vec![1, 3, 4], reports: true });
@@ -1100,9 +1159,9 @@ fn what_was_found_stays_mended() {
     (cluster.remembers, cluster.busy_us) = (true, [0; 2]);
     let windowed = Windowed { kept_tokens: 0, bytes: 0, all_bytes: 3 };
     let sharded = Some(Sharded { windowed, ..Sharded::default() });
-    cluster.submit(Asked { chunks: 69, choices: 0, sharded, priority: -1 });
+    cluster.submit(Asked { chunks: 69, choices: 0, sharded, memory_tokens: 0, priority: -1 });
     for (chunks, priority) in [(39, -3), (63, 1), (67, 2), (2, 2)] {
-        cluster.submit(Asked { chunks, choices: 0, sharded: None, priority });
+        cluster.submit(Asked { chunks, choices: 0, sharded: None, memory_tokens: 0, priority });
     }
     let moves = vec![Move::Wait(40), Move::Run(3), Move::Run(4), Move::Report(4)];
     cluster.play_round(Round { times: 7, moves, lost: vec![2, 0, 5, 3], reports: false });

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aqueduct_core::work::NextHop;
-use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId};
+use aqueduct_core::{Refusal, RequestId, WorkerId};
 
 use super::Plan;
 use super::ahead::Ahead;
 use crate::request::Request;
 use crate::room::{Need, Room};
-use crate::sets::Sets;
+use crate::sets::{Sets, window_that_fits};
 use crate::words::{Busy, Command, End, Failure, Job, Shards};
 
 impl Plan {
@@ -112,7 +112,7 @@ impl Plan {
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);
         }
-        (request.sets, request.window) = (self.sets(&request.job), self.window_of(&request.job));
+        (request.sets, request.window) = self.sets(&request.job);
         let (pos, chunks) = (self.running.len(), 0..request.chunk_count());
         self.running.push(request);
         self.restore_shards(pos, chunks);
@@ -161,14 +161,17 @@ impl Plan {
         }
     }
 
-    fn sets(&self, job: &Job) -> Sets {
-        let pools = self.takers().map(|(_, worker)| worker.pool_tokens);
-        Sets::of(job, (self.window_of(job), self.limits.page_tokens), pools)
+    /// What the memory sets of `job` take, and how many of its chunks may be in flight for that.
+    fn sets(&self, job: &Job) -> (Sets, usize) {
+        let (window, page_tokens) = (self.window_of(job), self.limits.page_tokens);
+        let pools = || self.takers().map(|(_, worker)| worker.pool_tokens);
+        let window = window_that_fits(job, (window, page_tokens), pools());
+        (Sets::of(job, (window, page_tokens), pools()), window)
     }
 
     /// Tokens that the memory sets of `job` take of any worker that has a chunk of it.
     pub(super) fn set_tokens(&self, job: &Job) -> u64 {
-        self.sets(job).all
+        self.sets(job).0.all
     }
 
     /// Whether an empty cluster of the workers that there are could hold the keys of `job`.
@@ -181,20 +184,9 @@ impl Plan {
         let room = self.room_less(&BTreeMap::new());
         let refusal = || match job.sharded {
             Some(_) => room.refusal(job, self.limits.page_tokens),
-            None => room.too_small(self.set_tokens(job), job, self.chunks_that_fit(job, &room)),
+            None => room.too_small(self.set_tokens(job), job),
         };
         (!self.fits(job, &room)).then(refusal)
-    }
-
-    /// The size of chunks, if it is larger, of which one alone is in flight, so that fewer sets
-    /// are; `None` where these had no place either.
-    fn chunks_that_fit(&self, job: &Job, room: &Room) -> Option<u32> {
-        let chunk_tokens = self.limits.batch_tokens;
-        let larger = chunk_tokens > job.grid.chunk_tokens();
-        let grid =
-            ChunkGrid::new(job.grid.prompt_tokens(), chunk_tokens).ok().filter(|_| larger)?;
-        let job = Job { grid, ..job.clone() };
-        (!room.with(self.set_tokens(&job)).is_empty()).then_some(chunk_tokens)
     }
 
     /// Whether all workers that there ever were could, also those that are gone or to be left.

@@ -43,6 +43,7 @@ impl Plan {
     fn idle_for(&self, request: &Request, idx: usize) -> Option<WorkerId> {
         let ticket = request.ticket(idx)?;
         let room = self.room().with(request.sets.all);
+        let up = self.not_overfull(self.up());
         let may = |worker: &WorkerId| {
             let has_room = request.takes_room_of(*worker) || room.contains(worker);
             has_room && *worker != request.worker(idx) && !request.left.contains(worker)
@@ -52,7 +53,7 @@ impl Plan {
             let count: usize = all.try_fold(0, |sum, count| Some(sum + count?))?;
             Some((count, self.decodes(worker), worker))
         };
-        let idle = self.up().into_iter().filter(may).filter_map(waiting).min();
+        let idle = up.into_iter().filter(may).filter_map(waiting).min();
         idle.map(|(.., worker)| worker)
     }
 

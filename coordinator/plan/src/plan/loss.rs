@@ -86,7 +86,8 @@ impl Plan {
         let Some(pos) = self.position(key.request) else { return };
         let request = &self.running[pos];
         let is_own = request.is_current(worker, key);
-        let unreached = request.unreached(worker, key);
+        // Who is lost is known to be, and may come back: then it is given what waits for a place.
+        let unreached = request.unreached(worker, key).filter(|unreached| self.is_up(*unreached));
         if request.is_second(worker, key) {
             return self.do_again(pos, &[], worker, &why);
         }

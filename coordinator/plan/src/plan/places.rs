@@ -95,7 +95,7 @@ impl Plan {
 
     /// Those of `workers` whose pools hold what running requests take of them: one that has come
     /// again may have less than it had.
-    fn not_overfull(&self, mut workers: Vec<WorkerId>) -> Vec<WorkerId> {
+    pub(super) fn not_overfull(&self, mut workers: Vec<WorkerId>) -> Vec<WorkerId> {
         let taken = self.taken(self.running.iter());
         let pool = |worker: &WorkerId| self.workers[worker].pool_tokens;
         workers.retain(|worker| taken.get(worker).copied().unwrap_or(0) <= pool(worker));
