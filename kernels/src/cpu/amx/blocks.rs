@@ -20,7 +20,7 @@
 //!   whoever holds all eight waits for every single operation. Two by two tiles of sums with four
 //!   of factors then take 32 ns a product, this shape 14 (7.3 is the peak, which both reach while
 //!   the core is alone). `tilezero` gives a register back, so no pass leaves a tile alive, and
-//!   tiles that are not used are not shaped. kernels/README.md has the figures of other shapes.
+//!   tiles that are not used are not shaped. kernels/docs/products.md has the figures of others.
 //! - Three tiles are loaded for two products: 24 cycles of loads under 32 of products, as long as
 //!   they come from the first cache. So a product of many rows is made of whole blocks by two
 //!   panels, see [`squares`](super::squares); blocks are what is left of one, and few rows.
