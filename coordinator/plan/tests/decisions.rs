@@ -1739,6 +1739,32 @@ fn while_all_are_drained_what_has_begun_ends_and_nothing_begins() {
     );
 }
 
+#[test]
+fn what_waits_for_a_worker_that_is_drained_waits_for_another_or_its_return() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    let waits = "up w0 pool 5
+         up w1 pool 10
+         submit r1 5 keep 5
+         = w1: assign r1 c0 e0 after
+         submit r2 8 keep 0
+         drain w1";
+    let ends = "done w1 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         ended w1 r1 0
+         = r1 choice 0 ended, eos true
+         = w1: cancel r1
+         = r1 finished";
+    let check = |then: &str| check_with(limits.clone(), &format!("{waits}\n{ends}\n{then}"));
+    check("down w1\ntick 99\nup w2 pool 10\n= w2: assign r2 c0 e0 after");
+    check("undrain w1\n= w1: assign r2 c0 e0 after");
+    check(
+        "tick 100
+         = r2 unavailable: prompt_tokens = 8: must be at most 5, what the pools of 1 worker \
+(5 tokens) hold",
+    );
+}
+
 /// Three chunks are known to take 10 ms each; then chunk 3 of another request is at w1.
 const SLOW: &str = "up w0
      up w1

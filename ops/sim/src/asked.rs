@@ -1,13 +1,14 @@
 //! What callers ask, and what they must be answered whatever happens.
 
 use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use aqueduct_core::work::{Assignment, Begun, DecodeSpec, Outputs};
 use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Epoch, MemoryPolicy, RequestId, Sampling,
-    TokenId, WireDtype,
+    SnapshotKey, TokenId, WireDtype,
 };
 use aqueduct_engine::{
     Block, EngineError, LocalPort, Model, Past, Sampler, Sequence, ShardStore, Want, prefill,
@@ -36,6 +37,8 @@ pub(crate) struct Asked {
     pub(crate) policy: MemoryPolicy,
     /// Whether keys stay in shards.
     pub(crate) sharded: bool,
+    /// Whether it may go on from what others left, and they from what it leaves.
+    pub(crate) caches: bool,
     /// How tokens are drawn.
     pub(crate) sampling: Sampling,
     /// Completions.
@@ -64,7 +67,12 @@ impl Asked {
             0 => dice.of(1..20),
             _ => dice.of(20..120),
         };
-        let prompt: Vec<_> = (0..tokens).map(|_| dice.of(0..VOCAB.into()) as TokenId).collect();
+        let any_token = |dice: &mut Dice| dice.of(0..VOCAB.into()) as TokenId;
+        // Many begin as the same text does.
+        let shared = if dice.chance(50) { dice.of(0..tokens + 1) } else { 0 };
+        let mut text = Dice::new(0);
+        let mut prompt: Vec<_> = (0..shared).map(|_| any_token(&mut text)).collect();
+        prompt.extend((shared..tokens).map(|_| any_token(dice)));
         let policy = match dice.of(0..4) {
             0 => MemoryPolicy::window(1, 6),
             1 => MemoryPolicy::dense(),
@@ -80,6 +88,7 @@ impl Asked {
             grid: ChunkGrid::new(prompt.len() as u32, CHUNK_TOKENS).expect("not empty"),
             prompt,
             sharded: policy.keeps_all() || dice.chance(25),
+            caches: dice.chance(75),
             policy: policy.clamped(CHUNK_TOKENS).0,
             sampling,
             choices: dice.of(0..4) as u32,
@@ -88,6 +97,22 @@ impl Asked {
             deadline_ms: if dice.chance(10) { dice.of(1_000..20_000) } else { 3_600_000 },
             cancel_at_us: dice.chance(15).then(|| at_us + dice.of(0..3_000_000)),
         }
+    }
+
+    /// What the memory behind each full chunk is called, or its keys where these stay in shards, if
+    /// it is the same for all that begin alike.
+    pub(crate) fn names(&self) -> Vec<SnapshotKey> {
+        let is_own = !self.sharded || self.policy.keeps_all();
+        let mut hasher = DefaultHasher::new();
+        format!("{:?} {}", self.policy, self.sharded).hash(&mut hasher);
+        let name = |tokens: &[TokenId]| {
+            tokens.hash(&mut hasher);
+            let mut name = [0; 32];
+            name[..8].copy_from_slice(&hasher.finish().to_le_bytes());
+            SnapshotKey(name)
+        };
+        let chunks = self.prompt.chunks_exact(CHUNK_TOKENS as usize);
+        chunks.filter(|_| self.caches && is_own).map(name).collect()
     }
 
     /// What its home decodes, where completions have come so far.

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use aqueduct_core::snapshot::{Keep, Made, Restore};
 use aqueduct_core::work::{
     Assignment, Begun, Command as Order, DecodeSpec, Event as Said, HandedOver,
 };
-use aqueduct_core::{Carry, Directory, RequestId, WireDtype, WorkerId};
+use aqueduct_core::{Carry, ChunkKey, Directory, RequestId, SnapshotKey, WireDtype, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 
 use crate::asked::{Asked, Completion, Told};
@@ -34,6 +35,8 @@ pub(crate) struct Live {
     truth: Arc<Vec<Completion>>,
     told: Vec<Vec<Told>>,
     ended: Vec<Option<bool>>,
+    /// Whether the workers that there were when it came have room for it.
+    fits: bool,
     /// When it was accepted, on the plan's clock.
     since_ms: u64,
     /// Its caller went away.
@@ -55,6 +58,8 @@ pub(crate) struct Coordinator {
     drained: BTreeSet<WorkerId>,
     /// How often completions went from one home to another.
     pub(crate) handed_over: usize,
+    /// Chunks for which snapshots were to stand.
+    pub(crate) restored: usize,
 }
 
 impl Default for Coordinator {
@@ -66,6 +71,7 @@ impl Default for Coordinator {
             busy: 0,
             drained: BTreeSet::new(),
             handed_over: 0,
+            restored: 0,
         }
     }
 }
@@ -90,7 +96,8 @@ impl Coordinator {
     ) -> Result<RequestId, Violation> {
         let request = RequestId(self.live.len() as u64);
         let choices = asked.choices as usize;
-        let budget = asked.policy.budget_tokens().unwrap_or(u32::MAX);
+        let all = asked.grid.prompt_tokens() + asked.max_tokens;
+        let memory_tokens = asked.policy.kept_of(all).into();
         let job = Job {
             grid: asked.grid,
             choices: asked.choices,
@@ -99,17 +106,19 @@ impl Coordinator {
                 pruned: !asked.policy.keeps_all(),
                 ..Sharded::default()
             }),
-            memory_tokens: budget.into(),
+            memory_tokens,
             state_tokens: 0,
             keeps_all: asked.policy.keeps_all(),
             priority: 0,
             arrived_at_ms: now_ms,
-            prefix: Vec::new().into(),
+            prefix: asked.names().into(),
             resumes: false,
             deadline_at_ms: now_ms + asked.deadline_ms,
         };
+        let fits = self.plan.could_hold(&job);
         let live = Live {
             asked,
+            fits,
             truth,
             told: vec![Vec::new(); choices],
             ended: vec![None; choices],
@@ -132,10 +141,14 @@ impl Coordinator {
     }
 
     /// A worker said hello.
-    pub(crate) fn worker_up(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
+    pub(crate) fn worker_up(
+        &mut self,
+        now_ms: u64,
+        worker: usize,
+        (pool_tokens, kept): (u64, Vec<SnapshotKey>),
+    ) -> Result<(), Violation> {
         let (id, peer) = (WorkerId(worker as u32), peer(worker));
-        let (draining, kept) = (self.drained.contains(&id), Vec::new());
-        let pool_tokens = u64::MAX;
+        let draining = self.drained.contains(&id);
         self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens, draining, kept })
     }
 
@@ -169,6 +182,7 @@ impl Coordinator {
         let worker = WorkerId(worker as u32);
         let event = match said {
             Said::ChunkDone { key, report } => {
+                self.keep(now_ms, worker, key)?;
                 Event::ChunkDone { worker, key, busy_us: report.busy_us }
             }
             Said::ChunkFailed { key, kind, message } => {
@@ -181,6 +195,9 @@ impl Coordinator {
             Said::DecodeFailed { request, kind, message } => {
                 Event::DecodeFailed { worker, request, kind, message }
             }
+            Said::Snapshots(news) => {
+                Event::Snapshots { worker, kept: news.kept, dropped: news.dropped }
+            }
             Said::Token(token) => {
                 let told = (token.token, token.logprob.to_bits());
                 return self.token(token.request, token.choice, token.token_idx, told);
@@ -188,6 +205,20 @@ impl Coordinator {
             _ => return Ok(()),
         };
         self.step(now_ms, event)
+    }
+
+    /// Has the worker keep what the chunk left that it has just done, if nobody has that yet.
+    fn keep(&mut self, now_ms: u64, worker: WorkerId, key: ChunkKey) -> Result<(), Violation> {
+        let (request, chunk_idx) = (key.request, key.chunk_idx);
+        let asked = &self.live[&request].asked;
+        let is_last = asked.grid.is_last(chunk_idx);
+        let name = asked.names().get(chunk_idx as usize).copied().filter(|_| !is_last);
+        let Some(snapshot) = name.filter(|name| !self.plan.has_snapshot(name)) else {
+            return Ok(());
+        };
+        let keep = Keep { request, made: Made::Chunk(chunk_idx), snapshot, retained: Vec::new() };
+        self.orders.push((worker.0 as usize, Order::Keep(Box::new(keep))));
+        self.step(now_ms, Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() })
     }
 
     /// A token is right wherever it comes from, and is told once.
@@ -225,6 +256,7 @@ impl Coordinator {
         for command in self.plan.step(event) {
             let is_from_home = matches!(command, Command::Decode { handed_over: Some(_), .. });
             self.handed_over += usize::from(is_from_home);
+            self.restored += usize::from(matches!(command, Command::Restore { .. }));
             if let Some((worker, order)) = self.order(&command)? {
                 self.orders.push((worker.0 as usize, order));
             }
@@ -281,8 +313,9 @@ impl Coordinator {
             Command::Drop { worker, request, chunk_idx } => {
                 (worker, Order::Drop { request, chunk_idx })
             }
-            Command::Restore { .. } => {
-                return Err(Violation(format!("nobody asked for this: {command:?}")));
+            Command::Restore { worker, key, snapshot, next } => {
+                let restore = Restore { key, snapshot, next, wire: WireDtype::F32 };
+                (worker, Order::Restore(Box::new(restore)))
             }
             _ => return Ok(None),
         };
@@ -302,9 +335,8 @@ impl Coordinator {
             End::Failed(Failure::Busy(_)) => now_ms == live.since_ms,
             // A worker comes back before anybody gives up, so only who comes when none is up.
             End::Failed(Failure::Unavailable(_)) => now_ms == live.since_ms,
-            End::Failed(Failure::TooLong(_) | Failure::SessionLost | Failure::Worker { .. }) => {
-                false
-            }
+            End::Failed(Failure::TooLong(_)) => now_ms == live.since_ms && !live.fits,
+            End::Failed(Failure::SessionLost | Failure::Worker { .. }) => false,
         };
         if !is_right {
             let told = (&live.told, &live.ended);

@@ -7,7 +7,8 @@
 //! acknowledged: that comes no second time, so all that it costs is time, which nobody would see.
 //!
 //! What is simulated is what the runtime and the device thread do around plan and engine:
-//! sessions, inboxes, hand-offs, the way to shards. Snapshots and the journal are not here.
+//! sessions, inboxes, hand-offs, snapshots of prompts that begin alike, the way to shards.
+//! Conversations and the journal are not here.
 #![forbid(unsafe_code)]
 
 mod asked;
@@ -81,6 +82,7 @@ impl Simulator {
         let mut outcomes = Outcomes::from([
             ("chunks hedged", coordinator.hedges() as usize),
             ("handed over", coordinator.handed_over),
+            ("snapshots restored", coordinator.restored),
         ]);
         for live in coordinator.live.values() {
             let kind = match &live.end {

@@ -5,6 +5,7 @@ mod decode;
 mod hand_over;
 mod handoff;
 mod promised;
+mod snapshots;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub(crate) use self::decode::Continuation;
 use self::decode::Decoding;
 use self::handoff::Outgoing;
 use self::promised::Promised;
+use self::snapshots::Snapshots;
 use crate::inbox::{Inbox, Verdict};
 use crate::shards::{Holders, ShardedSequence, Ways};
 
@@ -65,6 +67,7 @@ pub(crate) struct Worker {
     requests: BTreeMap<RequestId, Held>,
     inbox: Inbox,
     promised: Promised,
+    snapshots: Snapshots,
     queue: VecDeque<Assignment>,
     /// Since when the first of the queue waits.
     waits_since: Option<u64>,
@@ -127,6 +130,7 @@ impl Worker {
             requests: BTreeMap::new(),
             inbox: Inbox::default(),
             promised: Promised::default(),
+            snapshots: Snapshots::new(),
             queue: VecDeque::new(),
             waits_since: None,
             running: None,
@@ -210,9 +214,9 @@ impl Worker {
                 self.inbox.forget(request);
             }
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
-            Command::Keep(_) | Command::Restore(_) | Command::Ask(_) => {
-                unreachable!("there are neither snapshots nor operators here")
-            }
+            Command::Keep(keep) => self.keep(session, *keep),
+            Command::Restore(restore) => self.restore(now, session, *restore),
+            Command::Ask(_) => unreachable!("there are no operators here"),
         }
         self.look(now);
     }
@@ -282,24 +286,9 @@ impl Worker {
 
     fn assign(&mut self, now: u64, session: u64, work: Assignment) {
         let key = work.key;
-        let owner = self.requests.get(&key.request).map(|held| held.session);
-        if let Some(older) = owner.filter(|owner| *owner < session) {
-            self.close(now, older);
-        }
-        if self.requests.get(&key.request).is_some_and(|held| held.session != session) {
-            let message = "belongs to another session".to_owned();
-            let kind = FailureKind::Peer;
-            return self.say(session, Event::ChunkFailed { key, kind, message });
-        }
-        let same = |other: &Assignment| {
-            (other.key.request, other.key.chunk_idx) == (key.request, key.chunk_idx)
-        };
-        let here = self.queue.iter().chain(&self.running);
-        if here.filter(|work| same(work)).any(|other| other.key.epoch >= key.epoch) {
+        if !self.makes_way(now, session, key) {
             return;
         }
-        self.queue.retain(|work| !same(work));
-        self.running.take_if(|work| same(work));
         match work.shards {
             Some(_) => self.store.claim(key.request),
             None => self.inbox.claim(now, key),
@@ -309,6 +298,31 @@ impl Worker {
             held.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone()));
         }
         self.queue.push_back(work);
+    }
+
+    /// Whether `key` may be done here as `session` asks: an older try of the chunk, and an older
+    /// session of the request, then end.
+    fn makes_way(&mut self, now: u64, session: u64, key: ChunkKey) -> bool {
+        let owner = self.requests.get(&key.request).map(|held| held.session);
+        if let Some(older) = owner.filter(|owner| *owner < session) {
+            self.close(now, older);
+        }
+        if self.requests.get(&key.request).is_some_and(|held| held.session != session) {
+            let message = "belongs to another session".to_owned();
+            let kind = FailureKind::Peer;
+            self.say(session, Event::ChunkFailed { key, kind, message });
+            return false;
+        }
+        let same = |other: &Assignment| {
+            (other.key.request, other.key.chunk_idx) == (key.request, key.chunk_idx)
+        };
+        let here = self.queue.iter().chain(&self.running);
+        if here.filter(|work| same(work)).any(|other| other.key.epoch >= key.epoch) {
+            return false;
+        }
+        self.queue.retain(|work| !same(work));
+        self.running.take_if(|work| same(work));
+        true
     }
 }
 

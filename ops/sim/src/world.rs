@@ -71,6 +71,8 @@ struct Host {
     worker: Option<Worker>,
     life: u32,
     stands_still_until: u64,
+    /// What its worker has room for.
+    pool_tokens: u64,
     /// As the coordinator sees it.
     session: Option<u64>,
     /// Nothing overtakes on a session: when the last order, and the last event, arrives.
@@ -102,28 +104,31 @@ pub(crate) struct World {
 impl World {
     /// Workers that run, and what will be asked and will go wrong.
     pub(crate) fn new(
-        dice: Dice,
+        mut dice: Dice,
         model: Arc<Model>,
         workers: usize,
         asked: Vec<(Arc<Asked>, Arc<Vec<Completion>>)>,
         faults: Vec<(u64, Fault)>,
     ) -> Self {
         let ways = Rc::new(RefCell::new(Reach::default()));
+        let is_narrow = dice.chance(25);
         let host = |here| Host {
             worker: Some(Worker::new(model.clone(), here, ways.clone())),
             life: 0,
             stands_still_until: 0,
+            pool_tokens: if is_narrow { dice.of(40..400) } else { u64::MAX },
             session: None,
             last_order: 0,
             last_said: 0,
         };
+        let hosts = (0..workers).map(host).collect();
         let mut world = Self {
             now: 0,
             count: 0,
             agenda: BTreeMap::new(),
             dice,
             network: Network::default(),
-            hosts: (0..workers).map(host).collect(),
+            hosts,
             ways: ways.clone(),
             coordinator: Coordinator::default(),
             model: model.clone(),

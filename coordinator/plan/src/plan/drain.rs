@@ -22,8 +22,12 @@ impl Plan {
     pub(super) fn drain(&mut self, worker: WorkerId, draining: bool) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         known.draining = draining;
-        if draining && self.is_open() {
-            self.move_waiting(worker);
+        if draining {
+            // One that takes its place may come, or it may stay after all.
+            self.wait_for_workers();
+            if self.is_open() {
+                self.move_waiting(worker);
+            }
         }
         self.fail_those_without_a_place();
     }

@@ -44,10 +44,11 @@ impl Plan {
         self.grace_until_ms = (grace_ms > 0).then(|| self.now_ms.saturating_add(grace_ms));
     }
 
-    /// Whether one may come who would change what has no place. When all that were lost are back
-    /// nobody would, though room may be given back for as long as `grace_until_ms` says.
+    /// Whether one may come who would change what has no place. When all that were lost are back,
+    /// and none is to be left, nobody would, though room may be given back for as long as
+    /// `grace_until_ms` says.
     pub(super) fn awaits_workers(&self) -> bool {
-        let is_missing = |worker: &Worker| !worker.up;
+        let is_missing = |worker: &Worker| !worker.up || worker.draining;
         self.grace_until_ms.is_some()
             && (self.awaits_unknown || self.workers.values().any(is_missing))
     }

@@ -26,8 +26,12 @@ impl World {
         let session = self.sessions;
         host.session = Some(session);
         self.note(|| format!("worker {worker} is up, session {session}"));
-        self.with(At { worker, life }, |worker| worker.open(session));
-        self.coordinator.worker_up(self.clock_ms(), worker)
+        let kept = self.with(At { worker, life }, |worker| {
+            worker.open(session);
+            worker.kept()
+        });
+        let has = (self.hosts[worker].pool_tokens, kept.unwrap_or_default());
+        self.coordinator.worker_up(self.clock_ms(), worker, has)
     }
 
     pub(super) fn lost(&mut self, worker: usize, session: u64) -> Result<(), Violation> {
