@@ -78,6 +78,8 @@ struct Promises {
     staying: BTreeSet<RequestId>,
     /// Requests whose keys stay in shards.
     sharded: BTreeSet<RequestId>,
+    /// Requests that another one went on as; if that was not running, they end at once.
+    anew: BTreeSet<RequestId>,
 }
 
 struct Cluster {
@@ -191,6 +193,30 @@ impl Cluster {
     }
 
     fn submit(&mut self, asked: Asked) {
+        let (request, job) = self.ask(asked);
+        self.step(Event::Submit { request, job });
+    }
+
+    /// One that a coordinator accepted which has ended since.
+    fn resume(&mut self, asked: Asked) {
+        let (request, job) = self.ask(asked);
+        self.step(Event::Resume { request, job });
+    }
+
+    /// What a request remembers is not good enough: it begins anew, with more.
+    fn again(&mut self, request: RequestId) {
+        let ended = |request| self.promises.ended.contains_key(&request);
+        let Some(job) = self.jobs.get(&request).filter(|_| !ended(request)) else { return };
+        let anew = RequestId(self.jobs.len() as u64);
+        let job = Job { memory_tokens: 2 * job.memory_tokens, ..job.clone() };
+        self.jobs.insert(anew, job.clone());
+        self.promises.sharded.extend(job.sharded.map(|_| anew));
+        self.promises.anew.insert(anew);
+        self.step(Event::Again { request, anew, job });
+    }
+
+    /// A request that was never seen before.
+    fn ask(&mut self, asked: Asked) -> (RequestId, Job) {
         let Asked { chunks, choices, sharded, memory_tokens, state_tokens, .. } = asked;
         let request = RequestId(self.jobs.len() as u64);
         let deadline_at_ms = asked.time_ms.map_or(DEADLINE_MS, |time_ms| self.now_ms + time_ms);
@@ -220,7 +246,7 @@ impl Cluster {
         };
         self.jobs.insert(request, job.clone());
         self.promises.sharded.extend(job.sharded.map(|_| request));
-        self.step(Event::Submit { request, job });
+        (request, job)
     }
 
     /// Of a request that is decoded, or not any more: what was said of it before counts no more.
@@ -610,7 +636,8 @@ impl Cluster {
                 None => panic!("{request} never ended"),
                 Some(End::Failed(Failure::SessionLost)) => assert!(job.resumes, "{request}"),
                 Some(End::Failed(Failure::Deadline)) => {
-                    assert!(job.deadline_at_ms < DEADLINE_MS, "{request} had time");
+                    let has_none = job.deadline_at_ms < DEADLINE_MS;
+                    assert!(has_none || self.promises.anew.contains(request), "{request} had time");
                 }
                 Some(_) => {}
             }
@@ -756,6 +783,8 @@ struct Asked {
 #[derive(Debug, Clone)]
 enum Move {
     Submit(Asked),
+    Resume(Asked),
+    Again(u64),
     Cancel(u64),
     Stop(u64),
     Kill(usize),
@@ -836,6 +865,8 @@ fn any_move() -> impl Strategy<Value = Move> {
     let worker = 0..WORKERS;
     prop_oneof![
         3 => any_asked(1..9).prop_map(Move::Submit),
+        1 => any_asked(1..9).prop_map(Move::Resume),
+        1 => (0u64..12).prop_map(Move::Again),
         1 => (0u64..12).prop_map(Move::Cancel),
         1 => (0u64..12).prop_map(Move::Stop),
         1 => worker.clone().prop_map(Move::Kill),
@@ -861,6 +892,8 @@ fn any_move() -> impl Strategy<Value = Move> {
 fn play(cluster: &mut Cluster, step: Move) {
     match step {
         Move::Submit(asked) => cluster.submit(asked),
+        Move::Resume(asked) => cluster.resume(asked),
+        Move::Again(request) => cluster.again(RequestId(request)),
         Move::Cancel(request) => cluster.step(Event::Cancel { request: RequestId(request) }),
         Move::Stop(request) => {
             cluster.step(Event::StopChoice { request: RequestId(request), choice: 0 });
