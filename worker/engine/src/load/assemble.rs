@@ -67,6 +67,7 @@ pub(crate) fn assemble(
         still_temperature: decoder.still_temperature,
         scale: decoder.scales.attention,
         softcap: decoder.softcaps.attention,
+        slopes: None,
         logits_softcap: decoder.softcaps.tokens,
         inputs,
         norm_eps: norm_eps(decoder),
