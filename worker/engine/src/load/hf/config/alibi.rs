@@ -22,13 +22,19 @@ pub(super) const FAMILIES: [Tabled; 3] =
 pub(super) struct AlibiFields {
     /// Some of Falcon's have it.
     alibi: Option<bool>,
+    /// Of MPT: StoryWriter's is 16. Absent it is 8.
+    alibi_bias_max: Option<f32>,
 }
 
 impl Config {
     /// `None` where rows see as much of what is far as of what is near.
     pub(super) fn alibi(&self, family: Family) -> Option<Alibi> {
         match family {
-            Family::Bloom | Family::Mpt => Some(Alibi::USUAL),
+            Family::Bloom => Some(Alibi::USUAL),
+            Family::Mpt => Some(Alibi {
+                most: self.alibi.alibi_bias_max.unwrap_or(Alibi::USUAL.most),
+                ..Alibi::USUAL
+            }),
             Family::Falcon if self.alibi.alibi == Some(true) => {
                 Some(Alibi { of_products: true, ..Alibi::USUAL })
             }
@@ -103,10 +109,11 @@ pub(super) fn mpt(fields: &mut Map<String, Value>) -> Result<(), String> {
         must_be(&attention, served).map_err(within)?;
         let is_multihead = |value: &Value| value == "multihead_attention";
         must_say(&attention, "attn_type", is_multihead).map_err(within)?;
-        let is_usual = |value: &Value| value.as_f64() == Some(8.0);
-        must_say(&attention, "alibi_bias_max", is_usual).map_err(within)?;
+        let is_fall =
+            |value: &Value| value.as_f64().is_some_and(|most| (1e-3..=1e3).contains(&most));
+        must_say(&attention, "alibi_bias_max", is_fall).map_err(within)?;
         move_to(&mut attention, [("softmax_scale", "attention_multiplier")]);
-        for name in ["attention_multiplier", "clip_qkv"] {
+        for name in ["attention_multiplier", "clip_qkv", "alibi_bias_max"] {
             let given = attention.remove(name).filter(|value| !value.is_null());
             put(fields, json!({ name: given }));
         }
@@ -161,11 +168,12 @@ mod tests {
         ] {
             assert_eq!(seen[name], want, "{name}");
         }
-        let attention = json!({ "clip_qkv": 6, "softmax_scale": null, "alibi": true });
+        let attention = json!({ "clip_qkv": 6, "softmax_scale": null, "alibi_bias_max": 16 });
         let own = json!({ "d_model": 64, "n_heads": 4, "max_seq_len": 99, "attn_config": attention,
             "norm_type": "low_precision_layernorm", "expansion_ratio": 4, "logit_scale": null });
         let seen = renamed(&own, mpt).unwrap();
         assert_eq!((&seen["clip_qkv"], &seen["attention_multiplier"]), (&json!(6), &Value::Null));
+        assert_eq!(seen["alibi_bias_max"], 16);
         assert_eq!(seen["max_position_embeddings"], 99);
         assert_eq!(seen["intermediate_size"], 256);
     }
@@ -187,7 +195,7 @@ mod tests {
         attention(json!({ "qk_ln": true }), "attn_config.qk_ln = true: must be false");
         let one = json!({ "attn_type": "multiquery_attention" });
         attention(one, "attn_config.attn_type = \"multiquery_attention\": is not served");
-        let steep = json!({ "alibi_bias_max": 16 });
-        attention(steep, "attn_config.alibi_bias_max = 16: is not served");
+        let flat = json!({ "alibi_bias_max": 0 });
+        attention(flat, "attn_config.alibi_bias_max = 0: is not served");
     }
 }
