@@ -250,7 +250,8 @@ fn attention(cpu: &Cpu, head_dim: usize, tokens: usize, past: Option<usize>, mas
         let lse = vec![6.0; HEADS * tokens];
         let weights = vec![1.0; tokens];
         Box::new(move |backend| {
-            let queries = Queries { q: &q, start, scale: 0.1, window: None, softcap: None };
+            let queries =
+                Queries { q: &q, start, scale: 0.1, window: None, softcap: None, slopes: None };
             if masses {
                 black_box(backend.weigh(queries, &keys, &lse, &weights).expect("shapes"));
             } else {
@@ -290,7 +291,8 @@ fn all_keys(
         own.positions.iter_mut().for_each(|position| *position += start);
         let weights = vec![1.0; tokens];
         Box::new(move |backend| {
-            let queries = Queries { q: &q, start, scale: 0.1, window: None, softcap: None };
+            let queries =
+                Queries { q: &q, start, scale: 0.1, window: None, softcap: None, slopes: None };
             let row_weights = masses.then_some(weights.as_slice());
             let (past, own, outputs) = (&remembered, &own, tokens);
             let scope =

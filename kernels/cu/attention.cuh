@@ -76,6 +76,14 @@ DEVICE f32 logit(const Q* q, const K* k, const QueryArray& queries) {
     return queries.softcap > 0.0f ? capped(z, queries.softcap) : z;
 }
 
+// What a head's logits fall by for each position between row and key.
+DEVICE f32 slope_of(const QueryArray& queries, u32 h) {
+    return queries.slopes ? queries.slopes[h] : 0.0f;
+}
+
+// A logit so far from its row, by whole numbers: exact wherever both stand. Of slope 0 it is z.
+DEVICE f32 fallen(f32 z, f32 slope, u32 distance) { return fma(-slope, (f32)distance, z); }
+
 // exp(z - m) where neither is what was not seen: m is finite.
 DEVICE f32 exp_beside(f32 z, f32 m) { return exp2_fast(mul(add(z, -m), LOG2E)); }
 

@@ -37,6 +37,7 @@ struct WarpState {
     f32 m[2], l[2];
     f32 o[P::D / 8][4];
     Sight sight[2];
+    f32 slope[2];
 };
 
 // One split, as a warp goes through it.
@@ -116,7 +117,10 @@ DEVICE void hide(f32 (&z)[2][4], const Walk<P>& walk, const WarpState<P>& state,
         u32 half = i / 4, which = i % 4 / 2;
         u32 key = 8 * half + 2 * (lane_index() & 3) + i % 2, row = lane_index() / 4 + 8 * which;
         f32& logit = z[half][i % 4];
-        logit = sees(state.sight[which], positions[key]) ? logit : -infinity();
+        Sight sight = state.sight[which];
+        u32 position = positions[key];
+        f32 far = fallen(logit, state.slope[which], sight.last - position);
+        logit = sees(sight, position) ? far : -infinity();
         u32 j = walk.first + tile * TILE + key;
         if (walk.stretch.logits && row < rows && j < walk.last) {
             u64 at = (u64)walk.g * rows + row;
@@ -255,10 +259,16 @@ DEVICE void attend_few(const FewAttention& p) {
         store16(q + swizzled<P>(row, chunk), row < rows ? load16(from + i * 16) : Quad{});
     }
     sync_block();
-    WarpState<P> state = {{-infinity(), -infinity()}, {}, {}, {}};
+    WarpState<P> state = {{-infinity(), -infinity()}, {}, {}, {}, {}};
+    u32 first_head = queries.heads / stretch.keys.kv_heads * g;
     for (u32 which = 0; which < 2; ++which) {
         u32 row = lane_index() / 4 + 8 * which;
-        state.sight[which] = row < rows ? sight_of(queries, row % queries.tokens) : Sight{1, 0};
+        if (row < rows) {
+            state.sight[which] = sight_of(queries, row % queries.tokens);
+            state.slope[which] = slope_of(queries, first_head + row / queries.tokens);
+        } else {
+            state.sight[which] = Sight{1, 0};
+        }
     }
     u32 first = split * stretch.split_keys, left = stretch.keys.keys - first;
     u32 last = first + (left < stretch.split_keys ? left : stretch.split_keys);

@@ -18,6 +18,7 @@ struct QueryArray {
     u32 head_dim;
     f32 softcap; // or 0
     u32 blocks;  // or 0
+    const f32* slopes; // [heads], what logits fall by with distance, or null
 };
 
 // Keys with their values, all of one dtype.

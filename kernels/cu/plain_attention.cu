@@ -92,6 +92,7 @@ DEVICE void attend_row(const PlainAttention& p) {
     }
     sync_warp();
     Sight sight = sight_of(queries, t);
+    f32 slope = slope_of(queries, h);
     const u32* positions = keys.positions + (u64)g * keys.keys;
     RowState<SHARE> state = {-infinity(), 0.0f, {}, false};
     for (u32 first = 0; first < keys.keys && positions[first] <= sight.last; first += 32) {
@@ -100,7 +101,11 @@ DEVICE void attend_row(const PlainAttention& p) {
         u32 all_seen = ballot(seen);
         if (all_seen != 0) {
             const T* k = static_cast<const T*>(keys.k);
-            f32 z = seen ? logit(q, k + row_of(keys, g, j) * width, queries) : -infinity();
+            f32 z = -infinity();
+            if (seen) {
+                f32 near = logit(q, k + row_of(keys, g, j) * width, queries);
+                z = fallen(near, slope, sight.last - positions[j]);
+            }
             state.saw = true;
             take<T>(state, p, g, first, all_seen, z, q + width);
         }

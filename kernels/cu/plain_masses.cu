@@ -13,11 +13,14 @@ template <typename T>
 DEVICE f32 spent(const PlainMasses& p, u32 h, u32 position, const T* k, f32 mass) {
     const QueryArray& queries = p.queries;
     u64 first_row = (u64)h * queries.tokens;
+    f32 slope = slope_of(queries, h);
     for (u32 t = 0; t < queries.tokens; ++t) {
         f32 lse = p.lse[first_row + t], weight = p.row_weights[t];
-        if (sees(sight_of(queries, t), position) && lse != -infinity() && weight != 0.0f) {
+        Sight sight = sight_of(queries, t);
+        if (sees(sight, position) && lse != -infinity() && weight != 0.0f) {
             const T* q = static_cast<const T*>(queries.q) + (first_row + t) * queries.head_dim;
-            mass = fma(weight, exp_beside(logit(q, k, queries), lse), mass);
+            f32 z = fallen(logit(q, k, queries), slope, sight.last - position);
+            mass = fma(weight, exp_beside(z, lse), mass);
         }
     }
     return mass;

@@ -49,6 +49,9 @@ pub struct Queries<'a> {
     /// Above 0, if the model has it: a scaled product z counts as cap tanh(z / cap)  (Gemma Team
     /// 2024, "logit soft-capping").
     pub softcap: Option<f32>,
+    /// `[heads]`, if the model has them: for each position between a row and a key, a head's logit
+    /// is less by its slope, behind the cap  (Press et al. 2021, ALiBi).
+    pub slopes: Option<&'a [f32]>,
 }
 
 impl Queries<'_> {
@@ -56,6 +59,15 @@ impl Queries<'_> {
     pub fn sight(&self, t: usize) -> RangeInclusive<u32> {
         let position = self.start + t as u32;
         self.window.map_or(0, |window| window.first_seen(position))..=position
+    }
+
+    /// The same of `q` alone, which has the heads from `first` on.
+    pub(crate) fn of_heads<'b>(&'b self, q: &'b Heads, first: usize) -> Queries<'b> {
+        let of = |slopes: &'b [f32]| {
+            let end = slopes.len().min(first + q.heads);
+            &slopes[first.min(end)..end] // too few are refused by whoever takes them
+        };
+        Queries { q, slopes: self.slopes.map(of), ..*self }
     }
 }
 

@@ -73,6 +73,7 @@ macro_rules! conformance_checks {
             attention::kv_dtypes,
             attention::model_sliding_window,
             attention::capped_logits,
+            attention::falling_logits,
             attention::lengths_around_a_tile,
             batch::rows_are_projected_at_their_own_positions,
             batch::blocks_attend_as_they_do_alone,

@@ -3,6 +3,7 @@
 //! One copy for all backends of this crate, so that a caller's mistake reads the same whatever
 //! computes.
 
+mod logits;
 mod mixer;
 
 pub(crate) use self::mixer::{borrowing, gating, mixing, recurrent, recurring, taking};
@@ -27,15 +28,7 @@ pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) ->
     same(op, "q elements", q.data.len(), q.heads * q.tokens * q.head_dim)?;
     key_arrays(op, keys)?;
     same(op, "keys.head_dim", keys.k.head_dim, q.head_dim)?;
-    let scale = queries.scale;
-    ensure(op, scale > 0.0 && scale.is_finite(), || {
-        format!("scale is {scale}, and must be finite and above 0")
-    })?;
-    if let Some(cap) = queries.softcap {
-        ensure(op, cap > 0.0 && cap.is_finite(), || {
-            format!("softcap is {cap}, and must be finite and above 0")
-        })?;
-    }
+    logits::numbers(op, queries)?;
     let (heads, kv_heads) = (q.heads, keys.kv_heads());
     ensure(op, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
         format!("{heads} query heads cannot share {kv_heads} KV heads")

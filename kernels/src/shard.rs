@@ -211,8 +211,10 @@ impl Shard {
         }
         queries.q.data.host()?;
         let (mut m, mut l, mut o) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first = 0;
         for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {
-            let state = backend.attend(Queries { q: &q, ..queries }, &part.keys)?;
+            let state = backend.attend(queries.of_heads(&q, first), &part.keys)?;
+            first += q.heads;
             m.extend_from_slice(state.m.host()?);
             l.extend_from_slice(state.l.host()?);
             o.extend_from_slice(state.o.host()?);
@@ -239,8 +241,8 @@ impl Shard {
         let mut masses = Vec::with_capacity(self.keys());
         let mut rows = 0..0;
         for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {
+            let queries = queries.of_heads(&q, rows.end / tokens.max(1));
             rows = rows.end..rows.end + q.heads * tokens;
-            let queries = Queries { q: &q, ..queries };
             let mass = backend.weigh(queries, &part.keys, &lse[rows.clone()], &weights)?;
             masses.extend_from_slice(mass.host()?);
         }

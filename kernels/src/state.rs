@@ -209,7 +209,8 @@ mod tests {
     #[test]
     fn a_state_that_cannot_be_read_is_an_error_before_it_is_merged() {
         let q = Heads::zeros(1, 1, 2);
-        let queries = Queries { q: &q, start: 4, scale: 1.0, window: None, softcap: None };
+        let queries =
+            Queries { q: &q, start: 4, scale: 1.0, window: None, softcap: None, slopes: None };
         let row = KvHeads::from_f32(1, 1, 2, &[0.0; 2], KvDtype::F32);
         let [past, own] = [0_u32, 4].map(|at| Keys::new(vec![at], row.clone(), row.clone()));
         let state = Breaks.attend(queries, &own).unwrap();

@@ -68,8 +68,14 @@ fn pulled(seen: &[f32], want: &[f32], slack: &[f32]) -> Vec<f32> {
 
 fn check_attention(scene: Scene) {
     let (q, keys, start) = scene.make();
-    let queries =
-        Queries { q: &q, start, scale: 3.0, window: scene.window.map(Window::Last), softcap: None };
+    let queries = Queries {
+        q: &q,
+        start,
+        scale: 3.0,
+        window: scene.window.map(Window::Last),
+        softcap: None,
+        slopes: None,
+    };
     let want = Reference.attend(queries, &keys).unwrap();
     let weights: Vec<f32> =
         (0..scene.tokens).map(|t| if t % 3 == 1 { 0.0 } else { 0.5 + t as f32 }).collect();

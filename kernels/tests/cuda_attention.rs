@@ -87,8 +87,14 @@ impl Scene {
 impl Block {
     fn attended(&self, backend: &dyn AttentionOps) -> Attended {
         let window = self.scene.window.map(Window::Last);
-        let queries =
-            Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window, softcap: None };
+        let queries = Queries {
+            q: &self.q,
+            start: self.scene.start(),
+            scale: 0.5,
+            window,
+            softcap: None,
+            slopes: None,
+        };
         let weights = self.scene.weights();
         let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
         let (row_weights, outputs) = (Some(&weights[..]), self.q.tokens);

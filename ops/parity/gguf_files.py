@@ -8,6 +8,7 @@ import torch
 
 import few_bits
 import gguf_gemma4
+import gguf_alibi
 import gguf_gpt2
 import gguf_llama4
 import gguf_hybrid
@@ -30,7 +31,10 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'ministral3': 'mistral3',
                  'glm4_moe_lite': 'deepseek2', 'youtu': 'deepseek2', 'minicpm3': 'minicpm3',
                  'hunyuan_v1_dense': 'hunyuan-dense', 'hunyuan_v1_moe': 'hunyuan-moe',
                  'falcon': 'falcon', 'mistral4': 'mistral4', 'dots1': 'dots1', 'afmoe': 'afmoe',
-                 **gguf_gpt2.ARCHITECTURES, **gguf_hybrid.ARCHITECTURES}
+                 **gguf_gpt2.ARCHITECTURES, **gguf_alibi.ARCHITECTURES,
+                 **gguf_hybrid.ARCHITECTURES}
+# Which rotate nothing.
+STILL = {**gguf_gpt2.ARCHITECTURES, **gguf_alibi.ARCHITECTURES}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
                'nemotron', 'jais2', 'falcon'}
@@ -119,6 +123,8 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
         gguf_hybrid.add_parts_metadata(writer, config)
     elif config.model_type in gguf_gpt2.ARCHITECTURES:
         gguf_gpt2.add_metadata(writer, config)
+    elif config.model_type in gguf_alibi.ARCHITECTURES:
+        gguf_alibi.add_metadata(writer, config)
     else:
         add_metadata(writer, config, head_dim)
     if hasattr(config, 'kv_lora_rank'):
@@ -156,7 +162,7 @@ def write(path, model, kind, tokenizer=None, sections=None, whole=False):
             stored[key] = add_tensor(writer, key, tensor, kind, config)
     if config.model_type == 'apertus':
         add_xielu(writer, model)
-    turns = not has_parts and config.model_type not in gguf_gpt2.ARCHITECTURES
+    turns = not has_parts and config.model_type not in STILL
     for name, factors in (rope_factors(config, head_dim) if turns else {}).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
@@ -415,7 +421,8 @@ def add_tensor(writer, key, tensor, kind, config):
         return tensor
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
-    names = {**NAMES, **gguf_gpt2.NAMES, **POST_NORMS.get(config.model_type, {}),
+    names = {**NAMES, **gguf_gpt2.NAMES, **gguf_alibi.NAMES,
+             **POST_NORMS.get(config.model_type, {}),
              **gguf_hybrid.NAMES.get(config.model_type, {})}
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
     adds_one = (module.endswith('norm') and suffix == 'weight'

@@ -299,6 +299,17 @@ MODELS.update({
     'opt': ('OPTConfig', dict(ffn_dim=96, pad_token_id=0)),
     'opt-plain': ('OPTConfig', dict(ffn_dim=80, pad_token_id=0, enable_bias=False,
                                     activation_function='gelu')),
+    'bloom': ('BloomConfig', {}),
+    'bloom-odd': ('BloomConfig', dict(num_attention_heads=6, hidden_size=96,
+                                      tie_word_embeddings=False)),
+    'bloom-many': ('BloomConfig', dict(num_attention_heads=16)),
+    'mpt': ('MptConfig', dict(max_seq_len=512)),
+    'mpt-odd': ('MptConfig', dict(num_attention_heads=6, hidden_size=96, max_seq_len=512,
+                                  attn_config=dict(clip_qkv=0.5, softmax_scale=0.5))),
+    'mpt-steep': ('MptConfig', dict(max_seq_len=512, attn_config=dict(
+        alibi_bias_max=16, clip_qkv=0.5))),
+    'falcon-alibi': ('FalconConfig', dict(multi_query=False, parallel_attn=False, bias=True,
+                                          alibi=True)),
     'phi': ('PhiConfig', dict(pad_token_id=0)),
     'phi-mha-tied': ('PhiConfig', dict(num_key_value_heads=4, tie_word_embeddings=True,
                                        pad_token_id=0)),
@@ -606,7 +617,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe
                'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2',
                'deepseek-v2', 'deepseek-v2-lite', 'deepseek-v3', 'glm4-moe-lite', 'youtu',
                'minicpm3', 'hunyuan', 'hunyuan-biases', 'hunyuan-moe', 'falcon',
-               'falcon-new', 'gpt2', 'gpt-bigcode', 'mistral4', 'dots1-global', 'afmoe',
+               'falcon-new', 'gpt2', 'gpt-bigcode', 'bloom', 'bloom-odd', 'mpt', 'mpt-steep',
+               'mistral4', 'dots1-global', 'afmoe',
                'qwen3-next', 'qwen35', 'qwen35-moe',
                'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
                'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
@@ -636,7 +648,7 @@ def make(name):
     build = kind.from_config
     if config.model_type == 'mistral4':  # which no automatic class knows
         build = transformers.Mistral4ForCausalLM._from_config
-    model = build(config, attn_implementation='eager')
+    model = build(config, attn_implementation=attention_of(config))
     # To the weights of its norms.
     adds_one = config.model_type.startswith(('gemma', 'nemotron', 'qwen3_next', 'qwen3_5'))
     adds_one = adds_one and not config.model_type.startswith(('nemotron_h', 'gemma4'))
@@ -657,7 +669,22 @@ def make(name):
             buffer.data = 0.2 * torch.randn_like(buffer)
         elif key.endswith('layer_scalar'):
             buffer.data = 0.8 + 0.2 * torch.randn_like(buffer)
-    return model.float().eval()
+    return fall_as_said(model.float().eval())
+
+
+def attention_of(config):
+    # Falcon's eager attention of transformers 5.24 adds what falls with distance twice.
+    return 'sdpa' if getattr(config, 'alibi', False) else 'eager'
+
+
+def fall_as_said(model):
+    """MPT by its own code, which transformers 5.24 takes all of but for `alibi_bias_max`."""
+    if model.config.model_type == 'mpt':
+        build = model.transformer.build_mpt_alibi_tensor
+        most = model.config.attn_config.alibi_bias_max
+        model.transformer.build_mpt_alibi_tensor = (
+            lambda heads, length, device=None: build(heads, length, most, device))
+    return model
 
 
 def read(folder):
@@ -665,7 +692,8 @@ def read(folder):
     if json.loads((folder / 'config.json').read_text())['model_type'] == 'mistral4':
         kind = transformers.Mistral4ForCausalLM  # which no automatic class knows
     load = kind.from_pretrained
-    return load(folder, dtype=torch.float32, attn_implementation='eager').eval()
+    attention = attention_of(transformers.AutoConfig.from_pretrained(folder))
+    return fall_as_said(load(folder, dtype=torch.float32, attn_implementation=attention).eval())
 
 
 class Cases:
@@ -1057,6 +1085,8 @@ def shrink():
             changes['head_dim'] = 16
         changes.update({key: value for key, value in FEW_EXPERTS.items() if key in changes})
     MODELS['qwen3-moe-64'][1]['moe_intermediate_size'] = 64
+    for name in ('bloom-odd', 'mpt-odd'):
+        MODELS[name][1]['hidden_size'] = 48  # of six heads
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
     MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
@@ -1196,6 +1226,11 @@ def fixture_cases(cases):
     narrow_case(cases, 'gptj', torch.float16)
     narrow_case(cases, 'gpt2', torch.bfloat16)
     gguf_case(cases, 'gpt2', 'Q8_0')
+    narrow_case(cases, 'bloom-odd', torch.bfloat16)
+    gguf_case(cases, 'bloom', 'Q8_0')
+    narrow_case(cases, 'mpt-odd', torch.float16)
+    gguf_case(cases, 'mpt-steep', 'Q8_0')
+    narrow_case(cases, 'falcon-alibi', torch.float16)
     narrow_case(cases, 'gpt-neo', torch.float16)
     narrow_case(cases, 'gpt-bigcode', torch.float16)
     gguf_case(cases, 'gpt-bigcode', 'Q8_0')

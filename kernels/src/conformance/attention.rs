@@ -196,6 +196,43 @@ pub fn capped_logits(backend: &dyn Backend) {
     }
 }
 
+/// Logits that fall with distance, by another slope for each head: many rows and few, with a window
+/// and with a cap.
+pub fn falling_logits(backend: &dyn Backend) {
+    let falling = Shape { slopes: true, ..Shape::default() };
+    let small = Shape { heads: 6, head_dim: 36, softcap: Some(5.0), ..falling };
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for (past, tokens) in [(0, 1), (40, 33), (70, 65), (300, 1), (1100, 3), (41, 130)] {
+            for shape in [falling, small, Shape { head_dim: 64, spread: 4.0, ..falling }] {
+                check_shape(backend, Shape { kv, ..shape }, past, tokens);
+                let window = Some(Window::Last(20));
+                check_shape(backend, Shape { kv, window, ..shape }, past, tokens);
+            }
+            check_shape(backend, Shape { kv, head_dim: 128, ..falling }, past, tokens);
+        }
+    }
+    for tokens in [3, 40] {
+        check_far_away(backend, falling, tokens);
+    }
+}
+
+/// What counts is how far keys are, and not where they and their rows stand.
+fn check_far_away(backend: &dyn Backend, shape: Shape, tokens: usize) {
+    const BY: u32 = 3_000_000_019;
+    let (past, block) = (shape.past(70), shape.block(140, tokens));
+    let far = |keys: &Keys| {
+        let positions: Vec<u32> = keys.positions.iter().map(|position| position + BY).collect();
+        Keys::new(positions, keys.k.clone(), keys.v.clone())
+    };
+    let there = Queries { start: block.start + BY, ..block.queries() };
+    for keys in [&past, &block.keys] {
+        let near = backend.attend(block.queries(), keys).expect("fits");
+        let far = backend.attend(there, &far(keys)).expect("fits");
+        identical("output", far.output().data(), near.output().data()).unwrap();
+        identical("lse", &far.lse(), &near.lse()).unwrap();
+    }
+}
+
 /// Rows and keys in every number around powers of two.
 pub fn lengths_around_a_tile(backend: &dyn Backend) {
     for tokens in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130] {

@@ -86,11 +86,14 @@ fn same(seen: &Attended, want: &Attended) {
 pub fn blocks_attend_as_they_do_alone(backend: &dyn Backend) {
     let pasts = [(0, 1), (300, 1), (1, 1), (1100, 1), (40, 1), (41, 1), (130, 3), (0, 1)];
     let (f32, bf16) = (KvDtype::F32, KvDtype::Bf16);
+    let last = Some(Window::Last(90));
     for (head_dim, kv, window) in
-        [(16, f32, None), (80, bf16, Some(Window::Last(90))), (128, bf16, None)]
+        [(16, f32, None), (80, bf16, last), (128, bf16, None), (64, bf16, None)]
     {
         let (sinks, softcap) = (head_dim == 80, window.map(|_| 2.0));
-        let shape = Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
+        let slopes = matches!(head_dim, 64 | 80);
+        let odd = Shape { heads: 6, window, sinks, softcap, slopes, ..Shape::default() };
+        let shape = Shape { head_dim, kv, ..odd };
         let sequence = |(idx, size)| Sequence::new(shape, size, idx);
         let sequences: Vec<_> = pasts.into_iter().enumerate().map(sequence).collect();
         for count in [0, 1, pasts.len()] {

@@ -95,6 +95,9 @@ pub fn column_sums_match_a_manual_sum(backend: &dyn Backend) {
     for (tokens, head_dim) in [(1, 64), (35, 16), (35, 128)] {
         let shape = Shape { softcap: Some(2.0), head_dim, kv: KvDtype::Bf16, ..Shape::default() };
         check_masses(backend, shape, tokens, &vec![1.0; tokens]);
+        let shape = Shape { slopes: true, heads: 6, softcap: None, ..shape };
+        check_masses(backend, shape, tokens, &vec![1.0; tokens]);
+        check_masses(backend, Shape { kv: KvDtype::F32, ..shape }, tokens, &vec![1.0; tokens]);
     }
 }
 
@@ -145,10 +148,13 @@ pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
     let ranking = Ranking { decay: 0.95, window: 40, age_normalised: false };
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for (past, tokens) in [(0, 1), (0, 70), (1, 1), (300, 1), (130, 3), (41, 33), (150, 170)] {
-            for (head_dim, window) in [(16, None), (36, Some(Window::Last(90))), (128, None)] {
+            for (head_dim, window) in
+                [(16, None), (36, Some(Window::Last(90))), (128, None), (64, None)]
+            {
                 let (sinks, softcap) = (head_dim != 16, window.map(|_| 2.0));
-                let shape =
-                    Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
+                let slopes = matches!(head_dim, 36 | 64);
+                let odd = Shape { heads: 6, window, sinks, softcap, slopes, ..Shape::default() };
+                let shape = Shape { head_dim, kv, ..odd };
                 let weights = ranking.row_weights(tokens);
                 // Weights of one are much like others: few rows are enough for them.
                 let ones = (tokens < 100).then(|| Some(vec![1.0; tokens]));

@@ -139,11 +139,13 @@ fn logits(queries: &Queries<'_>, (h, t): (usize, usize), entries: &[Entry]) -> V
     let sees = |s: u64| s <= p && in_window(queries.window, s, p);
     let capped =
         |z: f64| queries.softcap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
+    let slope = queries.slopes.map_or(0.0, |slopes| f64::from(slopes[h]));
     let logit = |entry: &Entry| {
         let products = queries.q.row(h, t).iter().zip(&entry.k);
         let dot: f64 = products.map(|(&q, &k)| entry.factor(q) * f64::from(k)).sum();
         let seen = sees(u64::from(entry.position));
-        if seen { capped(dot * f64::from(queries.scale)) } else { f64::NEG_INFINITY }
+        let far = || slope * (p - u64::from(entry.position)) as f64;
+        if seen { capped(dot * f64::from(queries.scale)) - far() } else { f64::NEG_INFINITY }
     };
     entries.iter().map(logit).collect()
 }

@@ -49,8 +49,8 @@ impl Sizes {
         let past = below(2 * tokens_max);
         let heads = kv_heads * group;
         let (sinks, softcap) = (below(4) == 0, (below(6) == 0).then_some(20.0));
-        let shape =
-            Shape { heads, kv_heads, head_dim, kv, window: None, softcap, sinks, spread: 2.0 };
+        let (window, slopes, spread) = (None, below(6) == 0, 2.0);
+        let shape = Shape { heads, kv_heads, head_dim, kv, window, softcap, slopes, sinks, spread };
         Self { shape, past, tokens }
     }
 }
@@ -101,13 +101,14 @@ pub fn layer(backend: &dyn Backend, seed: u64, tokens_max: usize) -> Figures {
     let (kept, agreed) = ranked(backend, (&past, &block), &seen, &truth.mass);
     Figures {
         what: format!(
-            "{} heads on {} of {}, {:?}{}{}, {tokens} rows, {count} past keys",
+            "{} heads on {} of {}, {:?}{}{}{}, {tokens} rows, {count} past keys",
             shape.heads,
             shape.kv_heads,
             shape.head_dim,
             shape.kv,
             if shape.sinks { ", sinks" } else { "" },
             if shape.softcap.is_some() { ", capped" } else { "" },
+            if shape.slopes { ", falling" } else { "" },
         ),
         output_error: relative_error(seen.output.data(), truth.output.iter().map(|it| it.value)),
         mass_error: relative_error(&masses.concat(), truth.mass.into_iter().flatten()),

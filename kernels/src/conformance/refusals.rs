@@ -55,6 +55,10 @@ fn attention_shapes(backend: &dyn Backend) {
     for scale in [0.0, -0.5, f32::NAN, f32::INFINITY] {
         refused(backend.attend(crate::Queries { scale, ..queries }, &past), "attend");
     }
+    for slopes in [&[0.5; 3][..], &[0.5, 0.5, 0.5, f32::NAN], &[-0.5; 4]] {
+        let slopes = Some(slopes);
+        refused(backend.attend(crate::Queries { slopes, ..queries }, &past), "attend");
+    }
     refused(backend.attend(queries, &other_heads), "attend");
     let mut torn = past.clone();
     torn.positions.make_mut().pop();

@@ -43,6 +43,8 @@ pub(super) struct Shape {
     pub(super) kv: KvDtype,
     pub(super) window: Option<Window>,
     pub(super) softcap: Option<f32>,
+    /// Whether logits fall with distance.
+    pub(super) slopes: bool,
     /// Whether rows see something besides keys.
     pub(super) sinks: bool,
     /// Standard deviation of logits.
@@ -58,6 +60,7 @@ impl Default for Shape {
             kv: KvDtype::F32,
             window: None,
             softcap: None,
+            slopes: false,
             sinks: false,
             spread: 1.0,
         }
@@ -77,14 +80,17 @@ pub(super) struct Block {
     pub(super) window: Option<Window>,
     pub(super) softcap: Option<f32>,
     /// `[heads]`.
+    pub(super) slopes: Option<Vec<f32>>,
+    /// `[heads]`.
     pub(super) sinks: Option<Arc<[f32]>>,
 }
 
 impl Block {
     pub(super) fn queries(&self) -> Queries<'_> {
         let scale = 1.0 / (self.q.head_dim as f32).sqrt();
-        let Self { q, start, window, softcap, .. } = self;
-        Queries { q, start: *start, scale, window: *window, softcap: *softcap }
+        let Self { q, start, window, softcap, slopes, .. } = self;
+        let slopes = slopes.as_deref();
+        Queries { q, start: *start, scale, window: *window, softcap: *softcap, slopes }
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -116,8 +122,11 @@ impl Shape {
         let sink = |random: &mut Random| 3.0 + 2.0 * self.spread * random.normal();
         let mut random = Random::new(5);
         let sinks = self.sinks.then(|| (0..self.heads).map(|_| sink(&mut random)).collect());
+        // From one that leaves little of what is far to one that hardly counts.
+        let slope = |h| 0.5_f32.powf(1.0 + 7.0 * h as f32 / self.heads as f32);
+        let slopes = self.slopes.then(|| (0..self.heads).map(slope).collect());
         let Self { window, softcap, .. } = *self;
-        Block { q, keys, start, window, softcap, sinks }
+        Block { q, keys, start, window, softcap, slopes, sinks }
     }
 
     /// `count` keys per KV head at positions below `2 count`, differing between heads.

@@ -25,7 +25,7 @@ pub(super) const HEAD_DIM_MAX: usize = 512;
 
 /// See [`crate::AttentionOps::attend`].
 pub(super) fn attend(
-    shared: &Arc<Shared>,
+    cuda: &Cuda,
     queries: Queries<'_>,
     keys: &Keys,
 ) -> Result<AttentionState, BackendError> {
@@ -34,7 +34,8 @@ pub(super) fn attend(
     if keys.is_empty() || q.data.is_empty() {
         return Ok(AttentionState::empty(q.heads, q.tokens, q.head_dim));
     }
-    let rows = PlacedQueries::new(shared, queries, keys.k.dtype())?;
+    let shared = &cuda.shared;
+    let rows = PlacedQueries::new(cuda, queries, keys.k.dtype())?;
     let state = state_over(shared, &rows, &PlacedKeys::new(shared, keys)?)?;
     shared.done(state.into_state(&queries))
 }
@@ -53,7 +54,7 @@ pub(super) fn weigh(
         return Ok(vec![0.0; keys.positions.len()].into());
     }
     let shared = &cuda.shared;
-    let rows = PlacedQueries::new(shared, queries, keys.k.dtype())?;
+    let rows = PlacedQueries::new(cuda, queries, keys.k.dtype())?;
     let keys = PlacedKeys::new(shared, keys)?;
     let votes = Votes::new(cuda, OnDevice::of(shared, lse)?, row_weights)?;
     let causal = rows.see_causally(&keys);
@@ -229,7 +230,7 @@ impl<'a> Block<'a> {
             some.transpose()
         };
         let (past, own) = (place(past)?, place(own)?);
-        let rows = PlacedQueries::new(shared, queries, scope.own.k.dtype())?;
+        let rows = PlacedQueries::new(cuda, queries, scope.own.k.dtype())?;
         let sinks = scope.sinks.map(|sinks| cuda.norms.on_device(shared, sinks)).transpose()?;
         let dtype = if rounded { scope.own.k.dtype() } else { KvDtype::F32 };
         Ok(Some(Self { cuda, shared, rows, past, own, sinks, dtype }))

@@ -374,6 +374,7 @@ mod tests {
                 scale,
                 window: None,
                 softcap: None,
+                slopes: None,
             }
         }
     }

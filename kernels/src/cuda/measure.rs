@@ -175,7 +175,7 @@ impl Cuda {
         queries: Queries<'_>,
         states: [&AttentionState; 2],
     ) -> Result<Rows, BackendError> {
-        let rows = PlacedQueries::new(&self.shared, queries, KvDtype::Bf16)?;
+        let rows = PlacedQueries::new(self, queries, KvDtype::Bf16)?;
         let states = states.into_iter().map(|state| PlacedState::of(&self.shared, state));
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let output = plain::merge(&self.shared, &rows, &states, None, KvDtype::Bf16)?;

@@ -224,6 +224,8 @@ pub struct Cuda {
     angles: Kept,
     /// What the rows of a block weigh, the same in all its layers.
     row_weights: Kept,
+    /// What logits fall by with distance, of all heads or of some.
+    slopes: Kept,
     voting: selection::Voting,
 }
 
@@ -231,12 +233,14 @@ impl Cuda {
     const NORMS_MAX: usize = 2048;
     const ANGLES_MAX: usize = 16;
     const ROW_WEIGHTS_MAX: usize = 4;
+    const SLOPES_MAX: usize = 128;
 
     fn new(shared: Shared) -> Self {
         let (norms, angles) = (Kept::new(Self::NORMS_MAX), Kept::new(Self::ANGLES_MAX));
         let row_weights = Kept::new(Self::ROW_WEIGHTS_MAX);
+        let slopes = Kept::new(Self::SLOPES_MAX);
         let voting = selection::Voting::default();
-        Self { shared: Arc::new(shared), norms, angles, row_weights, voting }
+        Self { shared: Arc::new(shared), norms, angles, row_weights, slopes, voting }
     }
 }
 
@@ -244,7 +248,7 @@ impl StateOps for Cuda {}
 
 impl AttentionOps for Cuda {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
-        attention::attend(&self.shared, queries, keys)
+        attention::attend(self, queries, keys)
     }
 
     fn weigh(

@@ -94,15 +94,17 @@ impl Elements {
 pub(super) struct PlacedQueries<'a> {
     pub(super) queries: Queries<'a>,
     q: Elements,
+    slopes: Option<OnDevice<f32>>,
 }
 
 impl<'a> PlacedQueries<'a> {
     /// `queries` as they are multiplied with keys of `dtype`.
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        cuda: &Cuda,
         queries: Queries<'a>,
         dtype: KvDtype,
     ) -> Result<Self, BackendError> {
+        let shared = &cuda.shared;
         let data = &queries.q.data;
         let rounded = shared.placed_rounded(data);
         let q = match (dtype, rounded) {
@@ -111,12 +113,13 @@ impl<'a> PlacedQueries<'a> {
             (KvDtype::Bf16, Some(q)) => Elements::Bf16(q),
             (KvDtype::Bf16, None) => Elements::Bf16(shared.narrowed(&shared.place(data)?)?),
         };
-        Ok(Self { queries, q })
+        let slopes = queries.slopes.map(|slopes| cuda.slopes.equal_on_device(shared, slopes));
+        Ok(Self { queries, q, slopes: slopes.transpose()? })
     }
 
     /// As plain kernels take them.
     pub(super) fn array(&self) -> QueryArray {
-        let Queries { q, start, scale, window, softcap } = self.queries;
+        let Queries { q, start, scale, window, softcap, .. } = self.queries;
         let (window, blocks) = match window {
             None => (u32::MAX, 0),
             Some(Window::Last(count)) => (count, 0),
@@ -132,13 +135,16 @@ impl<'a> PlacedQueries<'a> {
             head_dim: q.head_dim as u32,
             softcap: softcap.unwrap_or(0.0),
             blocks,
+            slopes: self.slopes.as_ref().map_or(0, OnDevice::address),
         }
     }
 
-    /// As a chip's own kernels take them, which want bf16 and know no cap.
+    /// As a chip's own kernels take them, which want bf16 and know neither cap nor slopes.
     pub(super) fn rows(&self, kv_heads: usize) -> Option<fast::Rows> {
         let Elements::Bf16(q) = &self.q else { return None };
-        let Queries { q: heads, scale, softcap: None, .. } = self.queries else { return None };
+        let Queries { q: heads, scale, softcap: None, slopes: None, .. } = self.queries else {
+            return None;
+        };
         let (tokens, head_dim) = (heads.tokens, heads.head_dim);
         let shape = fast::Shape { heads: heads.heads, kv_heads, tokens, head_dim };
         Some(fast::Rows { shape, q: Address(q.address()), scale })

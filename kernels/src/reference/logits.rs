@@ -26,12 +26,19 @@ pub(super) fn logits_in_sight<'a>(
     positions: &'a [u32],
     k: &'a [f32],
 ) -> impl Iterator<Item = (usize, f64)> {
-    let Queries { q, scale, softcap, .. } = *queries;
+    let Queries { q, scale, softcap, slopes, .. } = *queries;
+    let slope = slopes.map_or(0.0, |slopes| f64::from(slopes[h]));
     let sees = queries.sight(t);
     let row = q.row(h, t);
     let keys = positions.iter().zip(k.chunks_exact(q.head_dim)).enumerate();
-    keys.filter(move |(_, (position, _))| sees.contains(position))
-        .map(move |(j, (_, key))| (j, capped(dot(row, key) * f64::from(scale), softcap)))
+    keys.filter({
+        let sees = sees.clone();
+        move |(_, (position, _))| sees.contains(position)
+    })
+    .map(move |(j, (position, key))| {
+        let z = capped(dot(row, key) * f64::from(scale), softcap);
+        (j, z - slope * f64::from(sees.end() - position))
+    })
 }
 
 fn capped(z: f64, cap: Option<f32>) -> f64 {

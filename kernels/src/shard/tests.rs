@@ -39,7 +39,8 @@ fn block(start: u32, tokens: u32, seed: u64) -> (Heads, Keys) {
 }
 
 fn queries(q: &Heads, start: u32) -> Queries<'_> {
-    Queries { q, start, scale: 0.5, window: None, softcap: None }
+    let slopes = Some(&[0.5, 0.1, 0.0, 0.02][..]);
+    Queries { q, start, scale: 0.5, window: None, softcap: None, slopes }
 }
 
 /// Positions and scores of each KV head, whatever the form.
@@ -181,7 +182,9 @@ fn heads_that_keep_different_keys_attend_as_one() {
     let state = kept.attend(&Reference, queries(&q, 4)).unwrap();
     for (g, part) in kept.parts().iter().enumerate() {
         let q = q.some(2 * g..2 * g + 2);
-        let alone = Reference.attend(queries(&q, 4), &part.keys).unwrap();
+        let all = queries(&q, 4);
+        let slopes = all.slopes.map(|slopes| &slopes[2 * g..2 * g + 2]);
+        let alone = Reference.attend(Queries { slopes, ..all }, &part.keys).unwrap();
         assert_eq!(state.l[g * 8..(g + 1) * 8], alone.l[..]);
     }
     let none = shard.settle(tally, &[Cutoff::None, Cutoff::None], passed).unwrap();

@@ -64,6 +64,7 @@ pub(crate) fn model(hybrid: bool) -> Arc<Model> {
         still_temperature: None,
         scale: 1.0 / (HEAD_DIM as f32).sqrt(),
         softcap: None,
+        slopes: None,
         logits_softcap: None,
         inputs: None,
         norm_eps: 1e-6,

@@ -49,7 +49,9 @@ pub struct ModelParts {
     pub scale: f32,
     /// [`Queries::softcap`] of all layers.
     pub softcap: Option<f32>,
-    /// The same of the logits of tokens.
+    /// [`Queries::slopes`] of all layers.
+    pub slopes: Option<Vec<f32>>,
+    /// [`Self::softcap`] of the logits of tokens.
     pub logits_softcap: Option<f32>,
     /// What positions add to embeddings, where they do.
     pub positions: Option<PositionTable>,
@@ -119,6 +121,9 @@ impl Model {
         same("embed.inputs", parts.embed.inputs, shape.width)?;
         same("head.outputs", parts.head.outputs, shape.vocab)?;
         same("head.inputs", parts.head.inputs, shape.width)?;
+        if let Some(slopes) = &parts.slopes {
+            same("slopes", slopes.len(), shape.heads)?;
+        }
         same("final_norm", parts.final_norm.len(), shape.width)?;
         let recurrent = || parts.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
         same("recurrent_layers", recurrent().count(), shape.recurrent_layers)?;
@@ -251,9 +256,10 @@ impl Model {
     }
 
     /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.
-    pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads, start: u32) -> Queries<'q> {
+    pub(crate) fn queries<'q>(&'q self, idx: usize, q: &'q Heads, start: u32) -> Queries<'q> {
         let ModelParts { scale, softcap, .. } = self.parts;
-        Queries { q, start, scale, window: self.window(idx), softcap }
+        let slopes = self.parts.slopes.as_deref();
+        Queries { q, start, scale, window: self.window(idx), softcap, slopes }
     }
 
     /// Of the block's positions.

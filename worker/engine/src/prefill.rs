@@ -175,7 +175,10 @@ impl<'a> Step<'a> {
     }
 
     /// Of the block's tokens, or of the last of them.
-    pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads) -> Queries<'q> {
+    pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads) -> Queries<'q>
+    where
+        'a: 'q,
+    {
         self.model.queries(idx, q, self.end() - q.tokens as u32)
     }
 

@@ -160,6 +160,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         still_temperature: None,
         scale: 1.0 / (golden.D as f32).sqrt(),
         softcap: None,
+        slopes: None,
         logits_softcap: None,
         inputs: None,
         norm_eps: 1e-6,

@@ -16,8 +16,10 @@ use stores::Sharded;
 /// Tokens decoded after the prompt.
 const DECODED: usize = 6;
 
-/// Of one kind of attention each: products alone, something besides keys, a cap.
-const KINDS: [&str; 3] = ["llama31-bfloat16", "gpt-oss-bfloat16", "gemma2-Q8_0.gguf"];
+/// Of one kind of attention each: products alone, something besides keys, a cap, what falls with
+/// distance.
+const KINDS: [&str; 4] =
+    ["llama31-bfloat16", "gpt-oss-bfloat16", "gemma2-Q8_0.gguf", "bloom-odd-bfloat16"];
 
 fn model(kv: KvDtype, backend: Arc<dyn Backend>) -> Model {
     model_of(KINDS[0], kv, backend)

@@ -119,6 +119,7 @@ pub(crate) fn parts(
         still_temperature: None,
         scale: 1.0 / 8f32.sqrt(),
         softcap: None,
+        slopes: None,
         logits_softcap: None,
         inputs: None,
         norm_eps: 1e-6,

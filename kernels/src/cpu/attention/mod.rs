@@ -1,6 +1,7 @@
 //! Attention and masses: tiles of rows against tiles of keys.
 
 mod all;
+mod fall;
 mod few;
 // The forms that it is for are those of x86-64.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

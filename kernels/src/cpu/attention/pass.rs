@@ -7,6 +7,7 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
+use super::fall::Fall;
 use super::products::{Products, raise};
 use super::rows::{Lanes, RowTile};
 use super::sight::{Bounds, Sight};
@@ -23,10 +24,12 @@ pub(super) struct Pass<'a> {
     rows: &'a RowTile,
     keys: &'a Stored<'a>,
     sight: Sight,
-    /// Logits from dot products, once these are capped.
+    /// Logits from dot products, where these are not logits already.
     scale: f32,
-    /// [`Queries::softcap`], by which they are logits already: what [`cap`] takes.
+    /// [`Queries::softcap`], by which they are: what [`cap`] takes.
     cap: Option<(f32, f32)>,
+    /// [`Queries::slopes`], by which they are too.
+    fall: Option<Fall>,
     /// `[panels, 16]`: the largest dot product in sight so far.
     tops: Vec<Lanes>,
     /// `[panels, 16]`: what it was before the last tile.
@@ -42,12 +45,14 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     /// `rows` of `queries` before the first of `keys`.
     pub(super) fn new(queries: &Queries<'_>, rows: &'a RowTile, keys: &'a Stored<'a>) -> Self {
+        let are_logits = queries.softcap.is_some() || queries.slopes.is_some();
         Self {
             rows,
             keys,
             sight: Sight::new(queries, rows, keys.leaf()),
-            scale: if queries.softcap.is_some() { 1.0 } else { queries.scale },
+            scale: if are_logits { 1.0 } else { queries.scale },
             cap: queries.softcap.map(|cap| (queries.scale / cap, cap)),
+            fall: queries.slopes.map(|slopes| Fall::new(queries, slopes, rows)),
             tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             before: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             l: vec![[0.0; LANES]; rows.panels()],
@@ -93,11 +98,14 @@ impl<'a> Pass<'a> {
     ) {
         let mask = self.sight.mask(self.rows, first, last);
         self.before.copy_from_slice(&self.tops);
-        let changed = mask.is_some() || self.cap.is_some();
+        let changed = mask.is_some() || self.cap.is_some() || self.fall.is_some();
         let tops = if changed { None } else { Some(&mut self.tops[..]) };
         products.dots(self.keys, (first, last), p, tops);
         if let Some(with) = self.cap {
             cap(products.simd(), with, p);
+        }
+        if let Some(fall) = &self.fall {
+            fall.apply(products.simd(), self.keys.leaf(), (first, last), p);
         }
         for (panel, mask) in mask.iter().flatten().enumerate() {
             self.hide(products.simd(), panel, mask, p);

@@ -117,7 +117,8 @@ mod tests {
         let last = [1, 2, 5, 100].map(Window::Last);
         let blocks = [1, 3, 11, 12].map(Window::Block);
         for window in [None].into_iter().chain(last.map(Some)).chain(blocks.map(Some)) {
-            let queries = Queries { q: &q, start: 10, scale: 1.0, window, softcap: None };
+            let queries =
+                Queries { q: &q, start: 10, scale: 1.0, window, softcap: None, slopes: None };
             for t in 0..4 {
                 let sight = queries.sight(t);
                 let want: Vec<usize> =

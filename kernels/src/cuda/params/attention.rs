@@ -14,6 +14,7 @@ pub(crate) struct QueryArray {
     pub(crate) head_dim: u32,
     pub(crate) softcap: f32,
     pub(crate) blocks: u32,
+    pub(crate) slopes: u64,
 }
 
 #[repr(C)]

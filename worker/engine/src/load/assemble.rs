@@ -39,6 +39,7 @@ pub(crate) fn assemble(
     let mut assembler = Assembler::new(sources, options, report);
     let (vocab, width) = (decoder.shape.vocab as usize, decoder.shape.width as usize);
     let embed = assembler.table(names.embed, vocab, width)?;
+    assembler.embed_norm()?;
     let positions = assembler.positions()?;
     let inputs = assembler.token_inputs()?;
     let layers = (0..decoder.shape.layers)
@@ -67,6 +68,7 @@ pub(crate) fn assemble(
         still_temperature: decoder.still_temperature,
         scale: decoder.scales.attention,
         softcap: decoder.softcaps.attention,
+        slopes: decoder.slopes(),
         logits_softcap: decoder.softcaps.tokens,
         inputs,
         norm_eps: norm_eps(decoder),

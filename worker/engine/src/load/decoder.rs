@@ -1,5 +1,6 @@
 //! What a decoder is, whichever file said so.
 
+mod alibi;
 mod experts;
 mod family;
 mod intervals;
@@ -13,6 +14,7 @@ use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_kernels::Activation;
 use aqueduct_kernels::experts::Groups;
 
+pub(crate) use self::alibi::Alibi;
 pub(crate) use self::experts::ManyExperts;
 pub(crate) use self::family::{Family, xielu};
 pub(crate) use self::intervals::{
@@ -112,6 +114,8 @@ pub(crate) struct Decoder {
     /// What attention gives is multiplied by the sigmoid of something, if it is.
     pub(crate) gate: Option<Gate>,
     pub(crate) softcaps: Softcaps,
+    /// What logits fall by with distance, if they do.
+    pub(crate) alibi: Option<Alibi>,
     pub(crate) qk_norm: QkNorm,
     /// How far from 0 queries, keys and values are at most, behind their norms, if they are kept.
     pub(crate) clip: Option<f32>,
@@ -148,6 +152,11 @@ impl Decoder {
             }
             None => Ok(self),
         }
+    }
+
+    /// `[heads]`: what a logit falls by for each position, in heads of all layers.
+    pub(crate) fn slopes(&self) -> Option<Vec<f32>> {
+        self.alibi.map(|alibi| alibi.slopes(self.shape.heads, self.scales.attention))
     }
 
     /// Layer `idx` remembers in a state.

@@ -102,6 +102,9 @@ fn described_experts(decoder: &Decoder) -> String {
 /// What rows see besides a window, and what layers have besides the stream.
 fn described_sight(decoder: &Decoder) -> String {
     let mut all = String::new();
+    if let Some(alibi) = &decoder.alibi {
+        all += &format!(" alibi: {alibi:?}");
+    }
     if decoder.in_blocks || decoder.unit_norms {
         let (blocks, still) = (decoder.in_blocks, &decoder.still_temperature);
         all += &format!(" blocks: {blocks} unit_norms: {} still: {still:?}", decoder.unit_norms);

@@ -23,13 +23,17 @@ pub(crate) use self::newer::{
     GGUF_AFMOE, HF_AFMOE, HF_ARIA, HF_AX_K1, HF_FLINT, HF_GRANITE_MOE_SWA, HF_HY_V3,
     HF_HYPERCLOVAX, HF_NANOCHAT, HF_SARVAM, HF_VAULTGEMMA,
 };
-pub(crate) use self::older::{HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_OPT};
+pub(crate) use self::older::{
+    HF_BLOOM, HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_MPT, HF_OPT,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) embed: &'static str,
+    /// Of a norm behind it, in families that have one.
+    pub(crate) embed_norm: &'static str,
     /// Of what positions add to it, in families where they do.
     pub(crate) positions: &'static str,
     pub(crate) final_norm: &'static str,
@@ -63,6 +67,13 @@ pub(crate) struct Names {
     pub(crate) latent: LatentNames,
     pub(crate) recurrent: RecurrentNames,
     pub(crate) beside: BesideNames,
+}
+
+impl Names {
+    /// Weights and biases of the norm behind the embedding.
+    pub(crate) fn embed_norm_tensors(&self) -> [String; 2] {
+        ["weight", "bias"].map(|suffix| format!("{}.{suffix}", self.embed_norm))
+    }
 }
 
 /// Names of what makes queries, keys and values of a few numbers.
@@ -116,6 +127,7 @@ impl ExpertNames {
 /// Hugging Face transformers.
 pub(crate) const HF: Names = Names {
     embed: "model.embed_tokens",
+    embed_norm: "",
     positions: "",
     final_norm: "model.norm",
     head: "lm_head",
@@ -305,6 +317,7 @@ pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {
     embed: "token_embd",
+    embed_norm: "token_embd_norm",
     positions: "position_embd",
     final_norm: "output_norm",
     head: "output",

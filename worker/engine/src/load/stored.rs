@@ -47,6 +47,8 @@ pub(crate) enum Centre {
     OfRows { of: usize, means: Arc<[f32]> },
     /// Nothing, but each row is divided by the root of its mean square and of what is added to it.
     Scale { eps: f32 },
+    /// Its own mean, once a layer norm has been taken of it, whose biases come with it too.
+    OfNormed { eps: f32, weights: Arc<[f32]>, biases: Arc<[f32]> },
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -253,6 +255,19 @@ impl Stored<'_> {
                 let mean = &means[row / of * inputs..];
                 to.iter_mut().zip(mean).for_each(|(x, mean)| *x -= mean);
             }
+            Some(Centre::OfNormed { eps, weights, biases }) => {
+                let mean = |row: &[f64]| row.iter().sum::<f64>() / inputs as f64;
+                let mut all: Vec<f64> = to.iter().copied().map(f64::from).collect();
+                let own = mean(&all);
+                all.iter_mut().for_each(|x| *x -= own);
+                let square = all.iter().map(|x| x * x).sum::<f64>() / inputs as f64;
+                let root = (square + f64::from(*eps)).sqrt();
+                for ((x, &weight), &bias) in all.iter_mut().zip(&**weights).zip(&**biases) {
+                    *x = *x / root * f64::from(weight) + f64::from(bias);
+                }
+                let own = mean(&all);
+                to.iter_mut().zip(all).for_each(|(to, x)| *to = (x - own) as f32);
+            }
             Some(Centre::Scale { eps }) => {
                 let sum: f64 = to.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
                 let root = (sum / inputs as f64 + f64::from(*eps)).sqrt();
@@ -377,6 +392,10 @@ mod tests {
         let scaled = of(Some(Centre::Scale { eps: 1.5 })).f32("t").unwrap();
         let root = 24_f64.sqrt(); // of the second row
         assert_eq!(scaled, [0.5, 1.0, (3.0 / root) as f32, (6.0 / root) as f32]);
+        let (weights, biases) = ([2.0, 4.0].into(), [1.0, 0.0].into());
+        let normed = of(Some(Centre::OfNormed { eps: 0.75, weights, biases })).f32("t").unwrap();
+        assert_eq!(normed[..2], [-1.0, 1.0]); // of [0, 2], and before the biases of [-1, 2]
+        assert!((normed[2] + normed[3]).abs() < 1e-6, "{normed:?}");
         let bias = Stored { shape: vec![4], ..plain };
         assert_eq!(bias.mean_row("t").unwrap(), [3.0]);
         let means = bias.mean_rows("t", 2).unwrap();

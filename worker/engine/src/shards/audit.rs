@@ -82,7 +82,9 @@ impl Row {
                 let dot: f64 = q.iter().zip(k).map(|(q, &k)| q * f64::from(k)).sum();
                 let z = dot * f64::from(queries.scale);
                 let cap = queries.softcap.map(f64::from);
-                self.add(cap.map_or(z, |cap| cap * (z / cap).tanh()), v);
+                let near = cap.map_or(z, |cap| cap * (z / cap).tanh());
+                let slope = queries.slopes.map_or(0.0, |slopes| f64::from(slopes[h]));
+                self.add(near - slope * f64::from(sight.end() - position), v);
             }
         }
     }
@@ -154,7 +156,8 @@ mod tests {
     }
 
     fn queries(q: &Heads) -> Queries<'_> {
-        Queries { q, start: START, scale: 0.5, window: None, softcap: Some(0.5) }
+        let slopes = Some(&[0.5, 0.1, 0.0, 0.02][..]);
+        Queries { q, start: START, scale: 0.5, window: None, softcap: Some(0.5), slopes }
     }
 
     #[test]

@@ -321,14 +321,14 @@ fn configurations_are_refused_by_field() {
     let check =
         |changes: Value, parts: &[&str]| check_refused(&hf_folder(&changed(changes)), parts);
     check(
-        json!({ "architectures": ["BloomForCausalLM"] }),
-        &["config.json", "architecture `BloomForCausalLM` is not supported", "Qwen3ForCausalLM"],
+        json!({ "architectures": ["T5ForCausalLM"] }),
+        &["config.json", "architecture `T5ForCausalLM` is not supported", "Qwen3ForCausalLM"],
     );
     check(json!({ "architectures": null }), &["config.json", "architecture `none`"]);
     // Others' configurations have other fields, and still say what they are of.
     check(
-        json!({ "architectures": ["BloomForCausalLM"], "intermediate_size": "x" }),
-        &["architecture `BloomForCausalLM` is not supported"],
+        json!({ "architectures": ["T5ForCausalLM"], "intermediate_size": "x" }),
+        &["architecture `T5ForCausalLM` is not supported"],
     );
     check(json!({ "hidden_size": "64" }), &["config.json", "hidden_size: invalid type: string"]);
     check(json!({ "rms_norm_eps": [1] }), &["config.json", "rms_norm_eps: invalid type"]);
@@ -406,6 +406,11 @@ fn gguf_metadata_is_refused_by_key() {
     check(described_as("gemma3", capped), &["attn_logit_softcapping = 30: must be absent"]);
     let ministral = |all: Writer| all.f32("mistral3.attention.temperature_scale", -0.5);
     check(described_as("mistral3", ministral), &["attention temperature scale = -0.5"]);
+    let flat = |all: Writer| {
+        let all = all.f32("mpt.attention.layer_norm_epsilon", 1e-5);
+        all.f32("mpt.attention.max_alibi_bias", 0.0)
+    };
+    check(described_as("mpt", flat), &["attention.max_alibi_bias = 0: must be between"]);
     for dims in [0, 3, 6] {
         let file = with_metadata("llama.rope.dimension_count", dims);
         check(file, &["rope.dimension_count", "an even number from 2 to the head size 4"]);

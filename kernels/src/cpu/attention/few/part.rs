@@ -105,6 +105,10 @@ impl<'a> Task<'a> {
             cap(simd, (scale / softcap, softcap), &mut p);
             scale = 1.0;
         }
+        if self.queries.slopes.is_some() {
+            self.fall(scale, &mut p, width);
+            scale = 1.0;
+        }
         let [mut m, mut l] = [(); 2].map(|()| Vec::with_capacity(rows * self.parts.len()));
         let mut first = 0;
         for Part { side, span } in &self.parts {
@@ -134,6 +138,28 @@ impl<'a> Task<'a> {
             p = Lines::default(); // what stays with this thread is there for its next task
         }
         Seen { parts: self.parts, m, l, o, in_order: E::in_order, p, finite }
+    }
+
+    /// Dot products `[rows, width]`, of all keys of the parts, become logits that fall with
+    /// distance; those of keys behind a row become anything.
+    #[inline(always)]
+    fn fall(&self, scale: f32, dots: &mut [Lanes], width: usize) {
+        let Queries { q, start, slopes: Some(slopes), .. } = *self.queries else { return };
+        for (row, dots) in dots.chunks_exact_mut(width).enumerate() {
+            let slope = slopes[self.g * self.group + row / q.tokens];
+            let (own, mut dots) = (start + (row % q.tokens) as u32, dots.as_flattened_mut());
+            for Part { side, span } in &self.parts {
+                let (keys, count) = (&self.sides[*side], span.len());
+                let positions = keys.of.head_positions(self.g);
+                let (part, rest) = std::mem::take(&mut dots).split_at_mut(count);
+                dots = rest;
+                let seen = keys.within(self.g, span.clone()).flat_map(|run| &positions[run]);
+                for (z, &position) in part.iter_mut().zip(seen) {
+                    // Of whole numbers: exact wherever both stand.
+                    *z = *z * scale - slope * own.wrapping_sub(position) as f32;
+                }
+            }
+        }
     }
 
     /// Keys of all parts.

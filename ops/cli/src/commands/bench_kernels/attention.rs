@@ -68,8 +68,14 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
         Ok(Box::new(move |cpu| {
             turn += 1;
             let keys = &copies[turn % copies.len()];
-            let queries =
-                Queries { q: &q, start: start as u32, scale: SCALE, window: None, softcap: None };
+            let queries = Queries {
+                q: &q,
+                start: start as u32,
+                scale: SCALE,
+                window: None,
+                softcap: None,
+                slopes: None,
+            };
             match ask {
                 Ask::Attend => timed(|| cpu.attend(queries, keys)),
                 Ask::Weigh => timed(|| cpu.weigh(queries, keys, &lse, &weights)),

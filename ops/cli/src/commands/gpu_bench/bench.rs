@@ -182,7 +182,7 @@ pub(super) struct Block {
 impl Block {
     pub(super) fn queries(&self) -> Queries<'_> {
         let scale = 1.0 / (self.q.head_dim as f32).sqrt();
-        Queries { q: &self.q, start: self.start, scale, window: None, softcap: None }
+        Queries { q: &self.q, start: self.start, scale, window: None, softcap: None, slopes: None }
     }
 
     pub(super) fn scope<'a>(&'a self, row_weights: Option<&'a [f32]>) -> Scope<'a> {

@@ -28,7 +28,8 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
         let start = shape.memory as u32;
         let qkv = cuda.project(&layer, &x, (start, &angles), x.rows())?;
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
-        let queries = Queries { q: &qkv.q, start, scale, window: None, softcap: None };
+        let queries =
+            Queries { q: &qkv.q, start, scale, window: None, softcap: None, slopes: None };
         let scope = Scope {
             past: &memory.keys,
             leaves: Leaves::ONE,
@@ -84,6 +85,7 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         final_norm: vec![1.0; shape.width].into(),
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         softcap: None,
+        slopes: None,
         logits_softcap: None,
         inputs: None,
         norm_eps: 1e-5,

@@ -60,7 +60,7 @@ impl Case {
         };
         let (past, own) = (keys(0, self.past, 2)?, keys(self.past, rows, 4)?);
         let (scale, start) = ((head_dim as f32).sqrt().recip(), self.past as u32);
-        let queries = Queries { q: &q, start, scale, window: None, softcap: None };
+        let queries = Queries { q: &q, start, scale, window: None, softcap: None, slopes: None };
         let weights = vec![1.0; rows];
         let (leaves, row_weights) = (Leaves::ONE, Some(&*weights));
         let scope = Scope {

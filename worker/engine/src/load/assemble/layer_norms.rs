@@ -9,6 +9,8 @@
 //! these. Those of each query and key head are RMS norms of heads that have no mean: it is taken
 //! from the rows of the maps that make them, of each head its own.
 
+use std::sync::Arc;
+
 use aqueduct_core::ModelShape;
 use aqueduct_kernels::Linear;
 
@@ -39,9 +41,11 @@ impl Sources<'_> {
         }
         self.keep_table_for_logits(&table);
         let names = self.names;
-        for table in [table, format!("{}.weight", names.positions)] {
+        let of_embedding = self.centre_of_embedding()?;
+        let positions = format!("{}.weight", names.positions);
+        for (table, centre) in [(table, of_embedding), (positions, Centre::OfRow)] {
             if let Some(table) = self.checkpoint.tensors.get_mut(&table) {
-                table.centre = Some(Centre::OfRow);
+                table.centre = Some(centre);
             }
         }
         let ModelShape { layers, width, heads, head_dim, ffn, .. } = self.decoder.shape;
@@ -82,6 +86,21 @@ impl Sources<'_> {
         Ok(())
     }
 
+    /// What becomes of the embedding's rows: a norm behind them is of each row alone, and so is the
+    /// table's.
+    fn centre_of_embedding(&self) -> Result<Centre, LoadError> {
+        if !self.decoder.family.embed_norm() {
+            return Ok(Centre::OfRow);
+        }
+        let width = self.decoder.shape.width as usize;
+        let [weights, biases] = self.names.embed_norm_tensors().map(|name| {
+            let array = self.checkpoint.find(&name, &[width])?.f32(&name)?;
+            Ok::<_, LoadError>(Arc::from(array))
+        });
+        let (weights, biases) = (weights?, biases?);
+        Ok(Centre::OfNormed { eps: self.decoder.norm_eps, weights, biases })
+    }
+
     /// Takes from every `of` rows of a tensor their mean, where there is such a tensor.
     fn centre_rows(&mut self, name: &str, shape: &[usize], of: usize) -> Result<(), LoadError> {
         if !self.checkpoint.tensors.contains_key(name) {
@@ -117,6 +136,18 @@ impl Sources<'_> {
 }
 
 impl Assembler<'_, '_> {
+    /// The norm behind the embedding, which the table's rows have in them: that it counts among
+    /// what the model is made of.
+    pub(super) fn embed_norm(&mut self) -> Result<(), LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        if decoder.family.embed_norm() {
+            for name in names.embed_norm_tensors() {
+                self.read(&name, &[decoder.shape.width as usize], Stored::f32)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What makes logits of the stream behind its last norm.
     pub(super) fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
         let Sources { decoder, names, .. } = self.sources;

@@ -15,6 +15,9 @@ pub(crate) enum Family {
     /// GPT-2 with windows in every other layer, and attention that does not divide its scores.
     GptNeo,
     Opt,
+    /// Bloom and Bloomz, whose embeddings have a norm behind them.
+    Bloom,
+    Mpt,
     /// EXAONE 3 and 3.5, which is Llama by other names.
     Exaone,
     /// InternLM 2 and 2.5: the same.
@@ -179,7 +182,8 @@ impl Family {
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => {
                 Some(LayerNorms { weights: true, biases: true })
             }
-            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
+            Self::Mpt => Some(LayerNorms { weights: true, biases: false }),
+            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ | Self::Bloom => {
                 Some(LayerNorms { weights: true, biases: true })
             }
             _ => None,
@@ -204,7 +208,12 @@ impl Family {
 
     /// Some members cut off what of queries, keys and values is far from 0.
     pub(crate) fn clips(self) -> bool {
-        matches!(self, Self::Olmo | Self::Olmoe)
+        matches!(self, Self::Olmo | Self::Olmoe | Self::Mpt)
+    }
+
+    /// A layer norm with weights and biases stands behind the embedding.
+    pub(crate) fn embed_norm(self) -> bool {
+        self == Self::Bloom
     }
 
     /// RMS norms of the stream have no weights in files, and are of embeddings too.
@@ -273,8 +282,9 @@ impl Family {
             Self::GptOss => Activation::ClampedSilu,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo => Activation::Ungated(Ungated::GeluTanh),
+            Self::Bloom => Activation::Ungated(Ungated::GeluTanh),
             Self::Opt => Activation::Ungated(Ungated::Relu),
-            Self::GptNeoX | Self::Falcon => Activation::Ungated(Ungated::Gelu),
+            Self::GptNeoX | Self::Falcon | Self::Mpt => Activation::Ungated(Ungated::Gelu),
             Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
             Self::NemotronH | Self::NanoChat => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),

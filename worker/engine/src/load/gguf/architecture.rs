@@ -48,6 +48,8 @@ pub(crate) enum Architecture {
     StableLm,
     StarCoder2,
     Gpt2,
+    Bloom,
+    Mpt,
     /// StarCoder 1 and SantaCoder.
     StarCoder,
     /// Pythia too.
@@ -99,13 +101,13 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, gemma4, llama4, \
      qwen2moe, qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gpt2, \
-     starcoder, gptneox, phi2, nemotron, arcee, apertus, jais2, deepseek2 (V3, Kimi K2 and \
-     GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, falcon, mistral4, \
-     dots1, afmoe, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, qwen3next, qwen35, \
-     qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
+     bloom, mpt, starcoder, gptneox, phi2, nemotron, arcee, apertus, jais2, \
+     deepseek2 (V3, Kimi K2 and GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, \
+     falcon, mistral4, dots1, afmoe, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, \
+     qwen3next, qwen35, qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 62] = [
+    pub(super) const ALL: [Self; 64] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -139,6 +141,8 @@ impl Architecture {
         Self::StableLm,
         Self::StarCoder2,
         Self::Gpt2,
+        Self::Bloom,
+        Self::Mpt,
         Self::StarCoder,
         Self::GptNeoX,
         Self::Phi2,
@@ -207,6 +211,8 @@ impl Architecture {
             Self::StableLm => ("stablelm", Family::StableLm, false),
             Self::StarCoder2 => ("starcoder2", Family::StarCoder2, false),
             Self::Gpt2 => ("gpt2", Family::Gpt2, false),
+            Self::Bloom => ("bloom", Family::Bloom, false),
+            Self::Mpt => ("mpt", Family::Mpt, false),
             Self::StarCoder => ("starcoder", Family::GptBigCode, false),
             Self::GptNeoX => ("gptneox", Family::GptNeoX, false),
             Self::Phi2 => ("phi2", Family::Phi, false),

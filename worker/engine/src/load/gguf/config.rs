@@ -141,6 +141,7 @@ impl Config<'_, '_> {
             shared_half: false,
             expert_biases: architecture == Architecture::GptOss,
             softcaps: self.softcaps(architecture, &keys)?,
+            alibi: self.alibi(&keys, checkpoint)?,
             keys_are_values: of_gemma4.keys_are_values,
             inputs: of_gemma4.inputs,
             double_ffn: of_gemma4.double_ffn,

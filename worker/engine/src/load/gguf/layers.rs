@@ -118,6 +118,7 @@ impl Config<'_, '_> {
                 vec![switch.unwrap_or(true); windows.len()]
             }
             Architecture::NemotronH | Architecture::NemotronHMoe => vec![false; windows.len()],
+            Architecture::Bloom | Architecture::Mpt => vec![false; windows.len()],
             // No key says it.
             Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, windows.len() as u32),
             // Layers that see all positions do not, if there are any with a window.

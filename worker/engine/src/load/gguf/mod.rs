@@ -1,6 +1,7 @@
 //! GGUF files as llama.cpp's converter writes them, whole or split.
 
 mod activations;
+mod alibi;
 mod architecture;
 mod config;
 mod experts;

@@ -1,6 +1,7 @@
 //! config.json of transformers 4 and 5.
 
 mod activation;
+mod alibi;
 mod cohere2_moe;
 mod cohere_compass;
 mod deepseek;
@@ -149,6 +150,8 @@ struct Config {
     use_parallel_residual: Option<bool>,
     quantization_config: Option<Value>,
     #[serde(flatten)]
+    alibi: alibi::AlibiFields,
+    #[serde(flatten)]
     newer: newer::NewerFields,
     #[serde(flatten)]
     latent: latent::LatentFields,
@@ -237,6 +240,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         shared_half: config.shares_half(family),
         expert_biases: family == Family::GptOss,
         softcaps: config.softcaps(family).map_err(refused)?,
+        alibi: config.alibi(family),
         qk_norm: config.qk_norm(family),
         clip: config.clip_qkv.filter(|_| family.clips()),
         keys_are_values: config.keys_are_values(family),
@@ -293,6 +297,7 @@ impl Config {
             neighbours: self.neighbours(family),
             by_head: match family {
                 Family::GptBigCode => shape.kv_heads == shape.heads,
+                Family::Bloom => true,
                 _ => matches!(family, Family::GptNeoX | Family::Falcon | Family::InternLm2),
             },
         }

@@ -109,6 +109,8 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Gpt2 | Family::GptBigCode => &names::HF_GPT2,
         Family::GptNeo => &names::HF_GPT_NEO,
         Family::Opt => &names::HF_OPT,
+        Family::Bloom => &names::HF_BLOOM,
+        Family::Mpt => &names::HF_MPT,
         Family::Exaone => &names::HF_EXAONE,
         Family::InternLm2 => &names::HF_INTERNLM2,
         Family::Llama4 => &names::HF_LLAMA4,
@@ -169,6 +171,15 @@ fn lift_base(checkpoint: &mut Checkpoint<'_>) {
         &[
             ("wte.", "transformer.wte."),
             ("wpe.", "transformer.wpe."),
+            ("h.", "transformer.h."),
+            ("ln_f.", "transformer.ln_f."),
+            ("blocks.", "transformer.blocks."), // MPT's
+            ("norm_f.", "transformer.norm_f."),
+        ]
+    } else if has("word_embeddings_layernorm.weight") {
+        &[
+            ("word_embeddings.", "transformer.word_embeddings."),
+            ("word_embeddings_layernorm.", "transformer.word_embeddings_layernorm."),
             ("h.", "transformer.h."),
             ("ln_f.", "transformer.ln_f."),
         ]

@@ -1,6 +1,6 @@
 //! Names in families that have none of Llama's.
 
-use super::{HF, Names};
+use super::{HF, HF_FALCON, Names};
 
 /// The same in GPT-J.
 pub(crate) const HF_GPTJ: Names = Names {
@@ -48,6 +48,24 @@ pub(crate) const HF_OPT: Names = Names {
     ffn_norm: "final_layer_norm",
     up: "fc1",
     down: "fc2",
+    ..HF
+};
+
+/// The same in Bloom.
+pub(crate) const HF_BLOOM: Names =
+    Names { embed_norm: "transformer.word_embeddings_layernorm", ..HF_FALCON };
+
+/// The same in MPT.
+pub(crate) const HF_MPT: Names = Names {
+    embed: "transformer.wte",
+    final_norm: "transformer.norm_f",
+    layer: "transformer.blocks",
+    attn_norm: "norm_1",
+    qkv: "attn.Wqkv",
+    out: "attn.out_proj",
+    ffn_norm: "norm_2",
+    up: "ffn.up_proj",
+    down: "ffn.down_proj",
     ..HF
 };
 

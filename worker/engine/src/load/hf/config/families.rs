@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{cohere_compass, inside, nemotron_h, newer, older, relatives};
+use super::{alibi, cohere_compass, inside, nemotron_h, newer, older, relatives};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -23,10 +23,11 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      ArceeForCausalLM, ApertusForCausalLM, Jais2ForCausalLM, DeepseekV2ForCausalLM, \
      DeepseekV3ForCausalLM (Kimi K2 too), AXK1ForCausalLM, Glm4MoeLiteForCausalLM, \
      YoutuForCausalLM, MiniCPM3ForCausalLM, Ministral3ForCausalLM, NanoChatForCausalLM, \
-     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM (without ALiBi), \
+     HunYuanDenseV1ForCausalLM, HunYuanMoEV1ForCausalLM, FalconForCausalLM, \
      GPTJForCausalLM, CodeGenForCausalLM, AriaTextForCausalLM, Llama4ForCausalLM, \
      Mistral4ForCausalLM, InternLM3ForCausalLM, IQuestCoderForCausalLM, GPT2LMHeadModel, \
-     GPTBigCodeForCausalLM, GPTNeoForCausalLM, OPTForCausalLM, ExaoneForCausalLM, \
+     GPTBigCodeForCausalLM, GPTNeoForCausalLM, OPTForCausalLM, BloomForCausalLM, \
+     MptForCausalLM, ExaoneForCausalLM, \
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
      Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, NemotronHForCausalLM, \
@@ -223,7 +224,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
 pub(super) type Tabled = (&'static str, &'static str, Family);
 
 fn tabled() -> impl Iterator<Item = &'static Tabled> {
-    let others = newer::FAMILIES.iter().chain(&older::FAMILIES);
+    let others = newer::FAMILIES.iter().chain(&older::FAMILIES).chain(&alibi::FAMILIES);
     HYBRIDS.iter().chain(others).chain(&relatives::FAMILIES)
 }
 
@@ -302,6 +303,7 @@ impl Family {
             Self::NanoChat => None,
             Self::Exaone | Self::InternLm2 | Self::MiniCpm => None,
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt | Self::Aria => None,
+            Self::Bloom | Self::Mpt => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Some(4),
             Self::VaultGemma | Self::Mellum | Self::Flint | Self::GraniteSwa => Some(4),
@@ -347,6 +349,7 @@ impl Family {
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
             Self::Arcee | Self::Apertus | Self::Jais2 | Self::Exaone => 1e-5,
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo | Self::Opt => 1e-5,
+            Self::Bloom | Self::Mpt => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
@@ -368,7 +371,7 @@ impl Family {
         let trained = self.first_position().is_some();
         let others = matches!(self, Self::SmolLm3 | Self::StarCoder2 | Self::Falcon);
         let others = others || matches!(self, Self::VaultGemma | Self::GraniteSwa);
-        let others = others || self == Self::LaraMini;
+        let others = others || matches!(self, Self::LaraMini | Self::Bloom | Self::Mpt);
         let lfm = matches!(self, Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3);
         ernie || gemma || cohere || latent || own_code || trained || others || lfm
     }
@@ -397,7 +400,9 @@ mod tests {
         for other in ["LlamaForSequenceClassification", "Qwen2ForRewardModel"] {
             check(json!([other]), json!("qwen2"), other);
         }
-        check(Value::Null, json!("bloom"), "bloom");
+        check(Value::Null, json!("bloom"), "BloomForCausalLM");
+        check(json!(["MPTForCausalLM"]), json!("mpt"), "MPTForCausalLM");
+        check(Value::Null, json!("t5"), "t5");
         check(Value::Null, json!("falcon"), older::FALCON);
         check(Value::Null, Value::Null, "none");
         assert_eq!(architecture_of(&json!({ "model_type": "phi3" })), "Phi3ForCausalLM");
@@ -417,7 +422,8 @@ mod tests {
         let types = ["llama", "gemma3", "ernie4_5", "minimax_m2", "gpt_neox", "qwen3_vl", "jais2"];
         let hybrids = HYBRIDS.iter().map(|of| of.0);
         let relatives = relatives::FAMILIES.iter().map(|of| of.0);
-        let more = ["hunyuan_v1_dense", "hunyuan_v1_moe", "gpt-sw3", "gemma4_unified"];
+        let more =
+            ["bloom", "mpt", "hunyuan_v1_dense", "hunyuan_v1_moe", "gpt-sw3", "gemma4_unified"];
         let more = more.into_iter().chain(hybrids).chain(relatives);
         for model_type in types.into_iter().chain(more) {
             assert!(of_type(model_type).and_then(family_of).is_some(), "{model_type}");

@@ -13,7 +13,7 @@ impl Config {
     /// Per layer: whether it rotates.
     pub(super) fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
         let layers = self.num_hidden_layers as usize;
-        if family.first_position().is_some() {
+        if family.first_position().is_some() || self.alibi(family).is_some() {
             return Ok(vec![false; layers]);
         }
         match (family, self.no_rope_layers.as_deref()) {
@@ -88,7 +88,7 @@ impl Config {
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe | Family::NanoChat => both(is_biased, false),
-            Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
+            Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Mpt => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
@@ -99,7 +99,7 @@ impl Config {
                 both(is_biased, is_biased)
             }
             Family::GptNeoX => both(attention.unwrap_or(true), true),
-            Family::Phi | Family::Gpt2 | Family::GptBigCode => both(true, true),
+            Family::Phi | Family::Gpt2 | Family::GptBigCode | Family::Bloom => both(true, true),
             Family::Falcon => both(self.use_bias == Some(true), self.use_bias == Some(true)),
             Family::GptJ => both(false, true),
             Family::GptNeo => Biases { qkv: false, ..both(true, true) },
@@ -236,6 +236,7 @@ impl Config {
             Family::Exaone | Family::InternLm2 | Family::MiniCpm | Family::Aria => None,
             Family::GptNeo => given.unwrap_or(Some(256)),
             Family::Gpt2 | Family::GptBigCode | Family::Opt => None,
+            Family::Bloom | Family::Mpt => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,

@@ -4,7 +4,7 @@ use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
-use super::nemotron_h;
+use super::{alibi, nemotron_h};
 use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
@@ -53,6 +53,8 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
         GPT2 | GPT_BIGCODE => gpt2(fields, architecture == GPT_BIGCODE),
         GPT_NEO => gpt_neo(fields),
         OPT => opt(fields),
+        alibi::BLOOM => alibi::bloom(fields),
+        alibi::MPT | alibi::FIRST_MPT => alibi::mpt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
@@ -144,7 +146,6 @@ fn falcon(fields: &mut Map<String, Value>) -> Result<(), String> {
     });
     fill(fields, unsaid);
     let says = |name: &str, unsaid| fields.get(name).and_then(Value::as_bool).unwrap_or(unsaid);
-    must_be(fields, [("alibi", false)])?;
     let number = |name: &str| fields.get(name).and_then(Value::as_u64);
     let heads = number("num_attention_heads");
     let is_new = says("new_decoder_architecture", false);
@@ -314,7 +315,7 @@ pub(super) fn fill(fields: &mut Map<String, Value>, more: Value) {
 }
 
 /// Adds fields, whatever is there.
-fn put(fields: &mut Map<String, Value>, more: Value) {
+pub(super) fn put(fields: &mut Map<String, Value>, more: Value) {
     for (name, value) in more.as_object().into_iter().flatten() {
         fields.insert(name.clone(), value.clone());
     }
@@ -356,9 +357,7 @@ mod tests {
             "intermediate_size": 96,
         });
         check(FALCON, plain, want);
-        let mut alibi = Map::from_iter([("alibi".to_owned(), json!(true))]);
-        assert_eq!(rename(&mut alibi, FALCON), Err("alibi = true: must be false".to_owned()));
-        assert_eq!(rename(&mut alibi, "LlamaForCausalLM"), Ok(()));
+        check(FALCON, json!({ "alibi": true }), json!({ "alibi": true }));
     }
 
     #[test]

@@ -82,6 +82,7 @@ impl Config {
             }
             Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
             Family::Gemma4 => Scales::gemma(shape.width, 1.0).checked(),
+            Family::Mpt => self.mpt_scales(shape.head_dim),
             Family::GptNeo => Ok(Scales { attention: 1.0, ..Scales::usual(shape.head_dim) }),
             Family::Gemma2 | Family::Gemma3 | Family::VaultGemma => {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
