@@ -73,6 +73,8 @@ pub(crate) struct Request {
     waiting: usize,
     /// Chunks that wait for a worker to come or to have room, or for another to be reached.
     pub(crate) stranded: BTreeSet<usize>,
+    /// Whether these wait for others to give room back.
+    pub(crate) wants_room: bool,
     /// How long they do.
     pub(crate) patience: Patience,
     /// Where memory is handed on, the chunk that a snapshot stands for; those before it need
@@ -117,6 +119,7 @@ impl Request {
             second: None,
             confirmed: 0,
             stranded: BTreeSet::new(),
+            wants_room: false,
             patience: Patience::default(),
             restored: None,
             in_flight: 0,

@@ -2005,6 +2005,44 @@ fn who_comes_back_with_less_room_is_given_what_fits() {
     );
 }
 
+#[test]
+fn what_has_begun_waits_for_room_as_long_as_others_may_give_it_back() {
+    let limits = Limits { grace_ms: 100, queued_requests: 9, ..LIMITS };
+    let lost = "up w0 pool 60
+         up w1 pool 60
+         .. submit r1 5 mem 60
+         .. submit r2 5 mem 60
+         down w1
+         up w1 pool 20
+         submit r3 5 mem 1
+         tick 100
+         tick 500";
+    check_with(
+        limits.clone(),
+        &format!(
+            "{lost}
+         cancel r1
+         = w0: cancel r1
+         = r1 cancelled
+         = w0: assign r2 c0 e1 -> home
+         = w1: assign r3 c0 e0 -> home"
+        ),
+    );
+    // Nobody would have any.
+    check_with(
+        limits,
+        &format!(
+            "{lost}
+         down w0
+         = w1: assign r3 c0 e0 -> home
+         tick 600
+         = r1 unavailable: the other workers have no room for the keys: a worker was lost
+         = w1: cancel r2
+         = r2 unavailable: the other workers have no room for the keys: a worker was lost"
+        ),
+    );
+}
+
 /// Accepted is what begins, or what has a place in the queue; what is held up is neither.
 #[test]
 fn what_is_held_up_by_who_waits_for_room_takes_a_place_in_the_queue() {

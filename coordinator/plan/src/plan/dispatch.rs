@@ -65,7 +65,8 @@ impl Plan {
             return false;
         }
         let Some(places) = self.places(job, &self.room()) else { return false };
-        let first = self.queue.before(job).find(|first| !self.waits_for_a_worker(first));
+        let before = self.queue.before(job).filter(|first| !self.waits_for_a_worker(first));
+        let first = self.begun_without_room().chain(before).next();
         first
             .is_none_or(|first| job.sharded.is_none() && self.would_fit_beside(first, job, &places))
     }
@@ -124,7 +125,10 @@ impl Plan {
     fn next_to_begin(&self) -> Option<(RequestId, Vec<WorkerId>)> {
         self.queue.iter().next()?; // room is looked for where somebody waits for it
         let room = self.room();
-        let mut waits: Option<&Job> = None;
+        let mut waits = self.begun_without_room().next();
+        if waits.is_some_and(|first| first.sharded.is_none()) {
+            return None;
+        }
         for (id, job) in self.queue.iter().filter(|(_, job)| !self.waits_for_a_worker(job)) {
             let may_try = waits.is_none() || job.sharded.is_none();
             let places = may_try.then(|| self.places(job, &room)).flatten();
@@ -141,6 +145,11 @@ impl Plan {
         None
     }
 
+    /// Requests that have begun and wait for others to give room back: before all that is new.
+    fn begun_without_room(&self) -> impl Iterator<Item = &Job> {
+        self.running.iter().filter(|request| request.wants_room).map(|request| &request.job)
+    }
+
     /// Whether `first` would find room once every request with shards has ended, if `job` began
     /// at `places`.
     fn would_fit_beside(&self, first: &Job, job: &Job, places: &[WorkerId]) -> bool {
@@ -154,7 +163,7 @@ impl Plan {
     }
 
     /// Whether `room` is enough for `job`.
-    fn fits(&self, job: &Job, room: &Room) -> bool {
+    pub(super) fn fits(&self, job: &Job, room: &Room) -> bool {
         match job.sharded {
             Some(_) => room.place(Need::of(job, self.limits.page_tokens), 0, &[]).is_some(),
             None => !room.with(self.set_tokens(job)).is_empty(),

@@ -162,7 +162,9 @@ impl Plan {
             return;
         }
         let id = self.running[pos].id;
-        let chosen = match self.places_again(pos, moved, avoid, why) {
+        let chosen = self.places_again(pos, moved, avoid, why);
+        self.running[pos].wants_room = chosen.is_err() && self.would_have_room(pos);
+        let chosen = match chosen {
             Ok(chosen) => chosen,
             Err(_) if self.may_wait(pos) => return self.strand(pos, moved),
             Err(failure) => return self.fail(id, failure),

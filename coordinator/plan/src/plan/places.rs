@@ -58,6 +58,17 @@ impl Plan {
         })
     }
 
+    /// Whether workers that the request at `pos` reaches would have room for it if others gave
+    /// theirs back, and some of these will: they lack nothing.
+    pub(super) fn would_have_room(&self, pos: usize) -> bool {
+        let request = &self.running[pos];
+        let mut reached = self.up();
+        reached.retain(|worker| !request.left.contains(worker));
+        let room = self.room_less(&BTreeMap::new()).of(&reached);
+        let mut others = self.running.iter().enumerate().filter(|(other, _)| *other != pos);
+        others.any(|(_, other)| other.stranded.is_empty()) && self.fits(&request.job, &room)
+    }
+
     /// A worker of `workers` for each of the chunks `moved` of a running request.
     pub(super) fn new_places(
         &self,
@@ -88,7 +99,13 @@ impl Plan {
     fn stay(&self, pos: usize, moved: &[usize]) -> Option<Vec<WorkerId>> {
         let request = &self.running[pos];
         let places: Vec<_> = moved.iter().map(|idx| request.worker(*idx)).collect();
-        let may = |worker: &WorkerId| self.is_up(*worker) && !request.left.contains(worker);
+        let roomy = self.room().with(request.sets.all);
+        let has_room = |worker: &WorkerId| {
+            request.is_sharded() || request.takes_room_of(*worker) || roomy.contains(worker)
+        };
+        let may = |worker: &WorkerId| {
+            self.is_up(*worker) && !request.left.contains(worker) && has_room(worker)
+        };
         let may_all = places.iter().all(may);
         (may_all && self.not_overfull(places.clone()).len() == places.len()).then_some(places)
     }

@@ -58,6 +58,6 @@ impl Plan {
     /// Whether what has no place in the request at `pos` may wait for one.
     pub(super) fn may_wait(&mut self, pos: usize) -> bool {
         let is_patient = self.running[pos].patience.may_wait(self.now_ms, self.limits.grace_ms);
-        is_patient || self.grace_until_ms.is_some()
+        is_patient || self.grace_until_ms.is_some() || self.running[pos].wants_room
     }
 }

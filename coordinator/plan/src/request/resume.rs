@@ -53,10 +53,12 @@ impl Request {
         ticket + (idx - first) as u64 + 1
     }
 
-    /// Workers that a chunk is computed by: what a snapshot stands for takes none of a pool.
+    /// Workers that a chunk is computed by: what a snapshot stands for takes none of a pool, nor
+    /// does what waits for a place.
     pub(super) fn computing(&self) -> BTreeSet<WorkerId> {
         let chunks = self.chunks.iter().enumerate();
-        let computed = chunks.filter(|(idx, _)| self.restored != Some(*idx));
+        let takes_room = |idx: &usize| self.restored != Some(*idx) && !self.stranded.contains(idx);
+        let computed = chunks.filter(|(idx, _)| takes_room(idx));
         computed.map(|(_, chunk)| chunk.worker).chain(self.second()).collect()
     }
 
