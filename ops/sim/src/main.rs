@@ -7,17 +7,17 @@ use std::time::Instant;
 use aqueduct_sim::{Outcomes, Simulator};
 use clap::Parser;
 
-/// Runs a simulated cluster from many seeds, and stops at the first that breaks a promise
+/// Runs a simulated cluster from many seeds, and stops at the first that breaks an invariant
 #[derive(Debug, Parser)]
 #[command(name = "aqueduct-sim")]
 struct Args {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 500)]
     seeds: u64,
-    /// The first of them
+    /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// One seed alone, with all that happens in it
+    /// Run only this seed, and print everything that happens
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     replay: Option<u64>,
 }

@@ -16,10 +16,10 @@ pub struct MemoryPolicy {
     /// 1 (default) sums attention mass for ever; below 1 is a moving average per query row.
     #[prost(float, optional, tag = "5")]
     pub decay: ::core::option::Option<f32>,
-    /// Above 0: only a block's last `window` rows vote.
+    /// Above 0: only the last `window` rows of a block add to scores.
     #[prost(uint32, optional, tag = "6")]
     pub window: ::core::option::Option<u32>,
-    /// Rank by score over the row weight that could have voted.
+    /// Rank by score divided by the weight of the rows that could have added to it.
     #[prost(bool, optional, tag = "7")]
     pub age_normalised: ::core::option::Option<bool>,
     /// Instead of the fields above: a budget split by the "heavy" preset.
@@ -75,8 +75,8 @@ pub mod memory_policy {
         }
     }
 }
-/// How tokens are drawn. Temperature, top_p, top_k, min_p and repetition_penalty that a caller leaves
-/// out are what the model's files recommend; the defaults are where these say nothing.
+/// How tokens are sampled. If absent, temperature, top_p, top_k, min_p and repetition_penalty are
+/// what the model's files recommend; the defaults apply if these recommend nothing.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Sampling {
     /// default 1; 0 is greedy
@@ -97,7 +97,7 @@ pub struct Sampling {
     /// Keep tokens that are at least this fraction as likely as the most likely one; default 0.
     #[prost(float, optional, tag = "6")]
     pub min_p: ::core::option::Option<f32>,
-    /// Taken off the logits of tokens that the completion has: once, and once for each time.
+    /// Subtracted from the logits of tokens in the completion: once, and once for each occurrence.
     ///
     /// default 0, -2 to 2
     #[prost(float, optional, tag = "7")]
@@ -105,22 +105,21 @@ pub struct Sampling {
     /// default 0, -2 to 2
     #[prost(float, optional, tag = "8")]
     pub frequency_penalty: ::core::option::Option<f32>,
-    /// What positive logits of tokens of the prompt and the completion are divided by, and others
-    /// multiplied; default 1, above 0 and at most 10.
+    /// For tokens of the prompt and the completion: divides positive logits, multiplies others;
+    /// default 1, at least 0.01 and at most 10.
     #[prost(float, optional, tag = "9")]
     pub repetition_penalty: ::core::option::Option<f32>,
-    /// Tokens that a completion has before an end token may be drawn, or a stop string looked for;
-    /// default 0.
+    /// Tokens of a completion before it may end by an end token or a stop string; default 0.
     #[prost(uint32, optional, tag = "10")]
     pub min_tokens: ::core::option::Option<u32>,
 }
-/// What bends logits before a token is drawn.
+/// Changes of logits before a token is sampled.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Steering {
     #[prost(message, repeated, tag = "1")]
     pub bias: ::prost::alloc::vec::Vec<TokenBias>,
 }
-/// What an answer must look like.
+/// The form that an answer must have.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Grammar {
     #[prost(oneof = "grammar::Kind", tags = "1, 2, 3")]
@@ -130,13 +129,13 @@ pub struct Grammar {
 pub mod grammar {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Kind {
-        /// a JSON document that the schema describes
+        /// a JSON document that follows this schema
         #[prost(string, tag = "1")]
         JsonSchema(::prost::alloc::string::String),
-        /// a text that it matches from end to end
+        /// a text that this expression matches completely
         #[prost(string, tag = "2")]
         Regex(::prost::alloc::string::String),
-        /// a text of a grammar in llguidance's dialect of Lark
+        /// a text that follows this grammar, in llguidance's dialect of Lark
         #[prost(string, tag = "3")]
         Lark(::prost::alloc::string::String),
     }
@@ -163,7 +162,7 @@ pub struct TokenList {
     #[prost(uint32, repeated, tag = "1")]
     pub ids: ::prost::alloc::vec::Vec<u32>,
 }
-/// Share of attention mass that the memory kept, one figure a layer.
+/// Attention mass that the memory of one layer kept, and the total.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct RetainedMass {
@@ -192,20 +191,19 @@ pub struct ModelShape {
     pub ffn: u32,
     #[prost(uint32, tag = "8")]
     pub max_positions: u32,
-    /// So many of the layers remember in a state of fixed size, and have no keys.
+    /// How many layers remember in a state of fixed size and have no keys.
     #[prost(uint32, tag = "9")]
     pub recurrent_layers: u32,
-    /// Bytes of the states of all these, of one sequence.
+    /// Bytes of the states of all these layers, for one sequence.
     #[prost(uint64, tag = "10")]
     pub state_bytes: u64,
-    /// Layers with as many query heads but other KV heads than the rest; absent where there are none.
+    /// Layers with as many query heads but other KV heads than the rest; absent if there are none.
     #[prost(message, optional, tag = "11")]
     pub wide: ::core::option::Option<WideHeads>,
-    /// So many layers, behind all others, attend to keys of earlier ones and remember nothing
-    /// themselves.
+    /// How many layers, after all others, attend to keys of earlier layers and have none themselves.
     #[prost(uint32, tag = "12")]
     pub kv_shared_layers: u32,
-    /// Layers whose rows do not see far; absent where there are none.
+    /// Layers with a sliding window; absent if there are none.
     #[prost(message, optional, tag = "13")]
     pub windowed: ::core::option::Option<WindowedLayers>,
 }
@@ -216,7 +214,7 @@ pub struct WindowedLayers {
     /// how many
     #[prost(uint32, tag = "1")]
     pub layers: u32,
-    /// rows behind a chunk see so many of its keys at most: its last ones
+    /// how many keys of a chunk, its last ones, later rows see at most
     #[prost(uint32, tag = "2")]
     pub tokens: u32,
 }
@@ -246,7 +244,7 @@ pub struct Traffic {
     /// per layer and holder: keys came
     #[prost(uint32, tag = "4")]
     pub fetched: u32,
-    /// of memory sets: what their receiver had
+    /// of memory sets: not sent, as the receiver had them
     #[prost(uint64, tag = "5")]
     pub spared_bytes: u64,
 }
@@ -279,7 +277,7 @@ impl KvDtype {
         }
     }
 }
-/// How the past reaches a block's queries.
+/// How earlier keys reach a block's queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Exchange {
@@ -316,7 +314,7 @@ impl Exchange {
         }
     }
 }
-/// Elements of queries and outputs between workers.
+/// Number format of queries and outputs between workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum WireDtype {
@@ -353,7 +351,8 @@ impl WireDtype {
 pub struct ResumeRequest {
     #[prost(fixed64, tag = "1")]
     pub request: u64,
-    /// Of each completion, how many events of it there were: its tokens, and its end. Empty: none.
+    /// For each completion, how many of its events the caller has: its tokens, and its end. Empty:
+    /// none.
     #[prost(uint32, repeated, tag = "2")]
     pub next: ::prost::alloc::vec::Vec<u32>,
 }
@@ -392,10 +391,10 @@ pub struct GenerateRequest {
     /// default 1
     #[prost(uint32, optional, tag = "9")]
     pub choices: ::core::option::Option<u32>,
-    /// Report the log probabilities of the prompt's own tokens.
+    /// Report the log probabilities of the prompt's tokens.
     #[prost(bool, tag = "10")]
     pub prompt_logprobs: bool,
-    /// Generate on after an end token.
+    /// Continue after an end token.
     #[prost(bool, tag = "11")]
     pub ignore_eos: bool,
     /// default auto
@@ -407,36 +406,36 @@ pub struct GenerateRequest {
     /// default memory, without a floor
     #[prost(message, optional, tag = "14")]
     pub quality: ::core::option::Option<Quality>,
-    /// Lower begins earlier and has a larger share of the workers: -100 to 100, default 0.
+    /// From -100 to 100, default 0; lower begins earlier and gets a larger share of the workers.
     #[prost(sint32, optional, tag = "15")]
     pub priority: ::core::option::Option<i32>,
     #[prost(message, optional, tag = "16")]
     pub steering: ::core::option::Option<Steering>,
     #[prost(message, optional, tag = "17")]
     pub grammar: ::core::option::Option<Grammar>,
-    /// Go on from a prefix that was seen before, and keep this one's; default true.
+    /// Continue from a cached prefix, and cache the prefix of this prompt; default true.
     #[prost(bool, optional, tag = "18")]
     pub cache_prompt: ::core::option::Option<bool>,
-    /// `new`, or what the summary of an earlier answer was given: the prompt goes on from there.
-    /// Present: what is remembered at the end is kept, and the summary says how to go on from it.
+    /// `new`, or the session of an earlier summary, which the prompt then continues. If present, the
+    /// memory at the end is kept, and the summary has the session that continues it.
     #[prost(string, optional, tag = "19")]
     pub session: ::core::option::Option<::prost::alloc::string::String>,
-    /// A stream that is lost does not cancel the request: for a while Resume goes on with it, also
-    /// with a coordinator that was started again, if it keeps a journal. Not beside prompt_logprobs.
+    /// A lost stream does not cancel the request: for a while Resume continues it, even on a restarted
+    /// coordinator if it keeps a journal. Not with prompt_logprobs.
     #[prost(bool, tag = "20")]
     pub resumable: bool,
-    /// Up to 255 visible ASCII characters, which the caller has made up for this request. A second
-    /// start with the same key is the same request, told from its beginning, for as long as its
-    /// answer is kept; one that asks for something else is refused. Makes it resumable.
+    /// Up to 255 visible ASCII characters, chosen by the caller for this request. A second start with
+    /// the same key is the same request, streamed from its beginning, for as long as its answer is
+    /// kept; one with other parameters is refused. Makes the request resumable.
     #[prost(string, optional, tag = "21")]
     pub idempotency_key: ::core::option::Option<::prost::alloc::string::String>,
-    /// Tokens that end a completion as the model's own end tokens do, also beside ignore_eos. With
-    /// those at most 64.
+    /// Tokens that end a completion as the model's own end tokens do, even with ignore_eos. Both
+    /// together at most 64.
     #[prost(uint32, repeated, tag = "22")]
     pub stop_tokens: ::prost::alloc::vec::Vec<u32>,
-    /// Most tokens that the model thinks before it answers a chat, if it does: then its thoughts are
-    /// ended. Present: its template must know thoughts. Absent: any number, and beside a grammar half
-    /// of max_tokens.
+    /// Most tokens of reasoning before the answer of a chat; then the reasoning is ended. If present,
+    /// the chat template must support reasoning. If absent, there is no limit; with a grammar, half of
+    /// max_tokens.
     #[prost(uint32, optional, tag = "23")]
     pub thinking_token_budget: ::core::option::Option<u32>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
@@ -454,12 +453,12 @@ pub mod generate_request {
         Chat(super::ChatPrompt),
     }
 }
-/// What the memory must have kept before anything is generated.
+/// What the memory must keep before anything is generated.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Quality {
     #[prost(enumeration = "quality::Kind", tag = "1")]
     pub kind: i32,
-    /// Share of the attention mass that each layer's memory must have kept: above 0, at most 1.
+    /// Least share of the attention mass that every layer must retain: above 0, at most 1.
     #[prost(double, optional, tag = "2")]
     pub min_retained_mass: ::core::option::Option<f64>,
     #[prost(enumeration = "quality::BelowFloor", tag = "3")]
@@ -524,9 +523,9 @@ pub mod quality {
     pub enum BelowFloor {
         /// escalate
         Unspecified = 0,
-        /// prefill again with a larger budget, at last with every key
+        /// prefill again with a larger budget, finally with every key
         Escalate = 1,
-        /// go on and say so
+        /// answer all the same, and report it
         Report = 2,
     }
     impl BelowFloor {
@@ -588,7 +587,7 @@ pub struct Accepted {
     pub chunk_count: u32,
     #[prost(uint64, tag = "4")]
     pub seed: u64,
-    /// Budgets that were lowered, for a person to read.
+    /// Budgets that were lowered, for people to read.
     #[prost(string, repeated, tag = "5")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -625,7 +624,7 @@ pub struct Escalated {
     pub lowest_retained_mass: f64,
     #[prost(double, tag = "2")]
     pub min_retained_mass: f64,
-    /// that kept so little
+    /// the policy that kept too little
     #[prost(message, optional, tag = "3")]
     pub policy: ::core::option::Option<MemoryPolicy>,
     #[prost(message, optional, tag = "4")]
@@ -639,14 +638,14 @@ pub struct Token {
     pub token_idx: u32,
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// Text that became complete with this token; may be empty.
+    /// Text completed by this token; may be empty.
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
     #[prost(float, tag = "5")]
     pub logprob: f32,
     #[prost(message, repeated, tag = "6")]
     pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
-    /// What the model thought, beside the text; may be empty. Of answers to chats alone.
+    /// Reasoning of the model, apart from the text; may be empty. Only in answers to chats.
     #[prost(string, tag = "7")]
     pub reasoning: ::prost::alloc::string::String,
 }
@@ -661,7 +660,7 @@ pub struct ChoiceDone {
     /// Text held back for a possible stop string that did not come.
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
-    /// The same of what the model thought.
+    /// The same for the reasoning.
     #[prost(string, tag = "5")]
     pub reasoning: ::prost::alloc::string::String,
 }
@@ -723,7 +722,7 @@ pub struct PromptLogprob {
     #[prost(message, repeated, tag = "2")]
     pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
 }
-/// Last event of a stream that went well.
+/// Last event of a successful stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Summary {
     #[prost(uint32, tag = "1")]
@@ -734,7 +733,7 @@ pub struct Summary {
     pub prefill_seconds: f64,
     #[prost(double, tag = "4")]
     pub decode_seconds: f64,
-    /// Bytes that the memory holds, and that a full KV cache would hold.
+    /// Bytes of the memory, and of a full KV cache.
     #[prost(uint64, tag = "5")]
     pub memory_bytes: u64,
     #[prost(uint64, tag = "6")]
@@ -755,7 +754,7 @@ pub struct Summary {
     /// of the prefill
     #[prost(message, optional, tag = "12")]
     pub traffic: ::core::option::Option<Traffic>,
-    /// share of the layer that kept least
+    /// of the layer that kept least
     #[prost(double, tag = "13")]
     pub lowest_retained_mass: f64,
     /// as asked
@@ -766,10 +765,10 @@ pub struct Summary {
     /// of prefill_seconds, before the first chunk began
     #[prost(double, tag = "16")]
     pub queue_seconds: f64,
-    /// of the prompt, whose memory was kept from another request
+    /// prompt tokens found in the prefix cache
     #[prost(uint32, tag = "17")]
     pub cached_tokens: u32,
-    /// to go on from; empty where nothing was kept
+    /// continues this answer; empty if nothing was kept
     #[prost(string, tag = "18")]
     pub session: ::prost::alloc::string::String,
 }
@@ -812,16 +811,16 @@ pub struct WorkerStatus {
     /// most tokens whose keys it keeps in shards; 0: no bound but memory
     #[prost(uint64, tag = "5")]
     pub pool_tokens: u64,
-    /// it is given nothing new
+    /// it gets no new work
     #[prost(bool, tag = "6")]
     pub draining: bool,
     /// of a draining worker: requests that still need it
     #[prost(uint32, tag = "7")]
     pub requests: u32,
-    /// of the pages for remembered keys and values; 0: it has not said
+    /// of the KV cache; 0: not reported
     #[prost(uint64, tag = "8")]
     pub pool_bytes: u64,
-    /// of those that are in use
+    /// of these, in use
     #[prost(uint64, tag = "9")]
     pub pool_used_bytes: u64,
     /// connecting, up, draining, drained, down or refused
@@ -834,7 +833,7 @@ pub struct DescribeReply {
     pub model: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub fingerprint: ::prost::alloc::string::String,
-    /// Until a worker has come, the model's fingerprint is empty, and nobody knows shape and kv.
+    /// Until a worker has connected, fingerprint is empty, and shape and kv are unknown.
     #[prost(message, optional, tag = "3")]
     pub shape: ::core::option::Option<ModelShape>,
     #[prost(enumeration = "KvDtype", tag = "4")]
@@ -960,9 +959,9 @@ pub mod aqueduct_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Generate"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Goes on telling a request that was asked for as resumable, from where its caller lost it. It
-        /// begins with Accepted again, and what is no token may come again too. NOT_FOUND: it is not
-        /// known, or not any more. ABORTED, on a stream: somebody else has resumed it.
+        /// Continues the stream of a resumable request from where its caller lost it. It begins with
+        /// Accepted again; only tokens are never repeated, other events may be. NOT_FOUND: the request is
+        /// unknown, or not kept any more. ABORTED, on a stream: another caller has resumed it.
         pub async fn resume(
             &mut self,
             request: impl tonic::IntoRequest<super::ResumeRequest>,
@@ -987,7 +986,7 @@ pub mod aqueduct_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Resume"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Ends a request that goes on without its caller.
+        /// Cancels a request that continues without its caller.
         pub async fn cancel(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelRequest>,
@@ -1009,7 +1008,7 @@ pub mod aqueduct_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Cancel"));
             self.inner.unary(req, path, codec).await
         }
-        /// Text to token ids and back.
+        /// Converts text to token ids, and back.
         pub async fn tokenize(
             &mut self,
             request: impl tonic::IntoRequest<super::TokenizeRequest>,
@@ -1031,7 +1030,7 @@ pub mod aqueduct_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Tokenize"));
             self.inner.unary(req, path, codec).await
         }
-        /// What is being served, and by which workers.
+        /// Describes the model that is served, and its workers.
         pub async fn describe(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeRequest>,
@@ -1085,24 +1084,24 @@ pub mod aqueduct_server {
             >
             + std::marker::Send
             + 'static;
-        /// Goes on telling a request that was asked for as resumable, from where its caller lost it. It
-        /// begins with Accepted again, and what is no token may come again too. NOT_FOUND: it is not
-        /// known, or not any more. ABORTED, on a stream: somebody else has resumed it.
+        /// Continues the stream of a resumable request from where its caller lost it. It begins with
+        /// Accepted again; only tokens are never repeated, other events may be. NOT_FOUND: the request is
+        /// unknown, or not kept any more. ABORTED, on a stream: another caller has resumed it.
         async fn resume(
             &self,
             request: tonic::Request<super::ResumeRequest>,
         ) -> std::result::Result<tonic::Response<Self::ResumeStream>, tonic::Status>;
-        /// Ends a request that goes on without its caller.
+        /// Cancels a request that continues without its caller.
         async fn cancel(
             &self,
             request: tonic::Request<super::CancelRequest>,
         ) -> std::result::Result<tonic::Response<super::CancelReply>, tonic::Status>;
-        /// Text to token ids and back.
+        /// Converts text to token ids, and back.
         async fn tokenize(
             &self,
             request: tonic::Request<super::TokenizeRequest>,
         ) -> std::result::Result<tonic::Response<super::TokenizeReply>, tonic::Status>;
-        /// What is being served, and by which workers.
+        /// Describes the model that is served, and its workers.
         async fn describe(
             &self,
             request: tonic::Request<super::DescribeRequest>,
@@ -3394,7 +3393,7 @@ pub struct JournalDrained {
     /// its name
     #[prost(string, tag = "1")]
     pub worker: ::prost::alloc::string::String,
-    /// it is given nothing new
+    /// it gets no new work
     #[prost(bool, tag = "2")]
     pub draining: bool,
 }
@@ -3456,7 +3455,7 @@ pub struct ClusterView {
     /// f32 or bf16
     #[prost(string, tag = "4")]
     pub kv: ::prost::alloc::string::String,
-    /// it takes requests
+    /// it accepts requests
     #[prost(bool, tag = "5")]
     pub open: bool,
     /// of the coordinator
@@ -3498,17 +3497,17 @@ pub struct ClusterView {
     pub snapshot_disk_bytes: u64,
     #[prost(message, repeated, tag = "23")]
     pub nodes: ::prost::alloc::vec::Vec<NodeEntry>,
-    /// of its group, by state and name; none where it is alone
+    /// of its group, by state and name; none if it is alone
     #[prost(message, repeated, tag = "24")]
     pub members: ::prost::alloc::vec::Vec<MemberEntry>,
 }
-/// A coordinator of a group, as the one that leads knows it.
+/// A coordinator of a group, as the leader knows it.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MemberEntry {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// by which the others reach it
+    /// at which the others reach it
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     /// leads, follows, away (not heard any more), unheard (in this leader's time)
@@ -3516,10 +3515,10 @@ pub struct MemberEntry {
     pub state: ::prost::alloc::string::String,
     /// or unknown (the journal does not answer)
     ///
-    /// since it was heard last
+    /// since it was last heard
     #[prost(double, tag = "4")]
     pub silent_seconds: f64,
-    /// of the journal, that it has not confirmed
+    /// journal entries that it has not confirmed
     #[prost(uint64, tag = "5")]
     pub entries_behind: u64,
 }
@@ -3538,13 +3537,13 @@ pub struct NodeEntry {
     pub reason: ::prost::alloc::string::String,
     #[prost(uint32, tag = "5")]
     pub threads: u32,
-    /// that it is at, or that still need it
+    /// that it works on, or that still need it
     #[prost(uint32, tag = "6")]
     pub requests: u32,
     /// most tokens whose keys it keeps in shards; 0: no bound but memory
     #[prost(uint64, tag = "7")]
     pub pool_tokens: u64,
-    /// of the pages for remembered keys and values; 0: it has not said
+    /// of the KV cache; 0: not reported
     #[prost(uint64, tag = "8")]
     pub pool_bytes: u64,
     #[prost(uint64, tag = "9")]
@@ -3555,7 +3554,7 @@ pub struct NodeEntry {
     pub snapshot_bytes: u64,
     #[prost(uint64, tag = "12")]
     pub snapshot_disk_bytes: u64,
-    /// what it computes with
+    /// that it computes on
     #[prost(string, tag = "13")]
     pub device: ::prost::alloc::string::String,
 }
@@ -3579,7 +3578,7 @@ pub struct NodeView {
     #[prost(message, repeated, tag = "5")]
     pub work: ::prost::alloc::vec::Vec<NodeWork>,
 }
-/// What a worker is to one request.
+/// The work of a worker for one request.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeWork {
@@ -3588,7 +3587,7 @@ pub struct NodeWork {
     /// prefill or home
     #[prost(string, tag = "2")]
     pub role: ::prost::alloc::string::String,
-    /// that it is at, or was at last
+    /// that it computes, or computed last
     #[prost(uint32, tag = "3")]
     pub chunk_idx: u32,
     #[prost(uint32, tag = "4")]
@@ -3604,7 +3603,7 @@ pub struct ListRequestsRequest {
     /// absent: queued, prefill and decode
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
-    /// those that have ended too
+    /// include those that have ended
     #[prost(bool, tag = "2")]
     pub ended: bool,
     /// absent: 500
@@ -3627,16 +3626,16 @@ pub struct RequestList {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RequestEntry {
-    /// as the log has it
+    /// as in the log
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// as its caller knows it
+    /// given by its caller
     #[prost(string, tag = "2")]
     pub caller_id: ::prost::alloc::string::String,
     /// queued, prefill, decode, finished, cancelled or failed
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// of one that failed
+    /// of a failed request
     #[prost(string, tag = "4")]
     pub error: ::prost::alloc::string::String,
     #[prost(sint32, tag = "5")]
@@ -3664,10 +3663,10 @@ pub struct RequestEntry {
     /// as asked for
     #[prost(string, tag = "15")]
     pub exchange: ::prost::alloc::string::String,
-    /// who decodes it
+    /// the worker that decodes it
     #[prost(string, tag = "16")]
     pub home: ::prost::alloc::string::String,
-    /// who has had chunks of it
+    /// that have had chunks of it
     #[prost(string, repeated, tag = "17")]
     pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(double, tag = "18")]
@@ -3680,7 +3679,7 @@ pub struct RequestEntry {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowRequestRequest {
-    /// its id, or its caller's
+    /// its id, or the one given by its caller
     #[prost(string, tag = "1")]
     pub request: ::prost::alloc::string::String,
 }
@@ -3689,14 +3688,14 @@ pub struct ShowRequestRequest {
 pub struct RequestView {
     #[prost(message, optional, tag = "1")]
     pub request: ::core::option::Option<RequestEntry>,
-    /// as workers know this try of it
+    /// id of this attempt at the workers
     #[prost(string, tag = "2")]
     pub run: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub chunk_tokens: u32,
     #[prost(uint32, tag = "4")]
     pub layers: u32,
-    /// of many the last ones
+    /// if there are many, the last ones
     #[prost(message, repeated, tag = "5")]
     pub chunks: ::prost::alloc::vec::Vec<ChunkView>,
     /// per layer
@@ -3752,7 +3751,7 @@ pub struct RequestTrace {
     pub request: ::core::option::Option<RequestEntry>,
     #[prost(message, repeated, tag = "2")]
     pub steps: ::prost::alloc::vec::Vec<TraceStep>,
-    /// steps between the first ones and the last ones
+    /// steps left out between the first and the last ones
     #[prost(uint32, tag = "3")]
     pub forgotten: u32,
 }
@@ -3770,8 +3769,7 @@ pub struct TraceStep {
     #[prost(string, tag = "4")]
     pub about: ::prost::alloc::string::String,
 }
-/// Snapshots are named by 64 hexadecimal digits, of which 8 or more suffice where one name alone
-/// begins with them.
+/// Snapshots are named by 64 hexadecimal digits; the first 8 or more suffice if they are unique.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListSnapshotsRequest {
     /// its name or address; absent: all that are up
@@ -3801,7 +3799,7 @@ pub struct SnapshotEntry {
     pub snapshot: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
-    /// that it stands for; 0 while it is on disk alone
+    /// that it covers; 0 while it is only on disk
     #[prost(uint32, tag = "3")]
     pub tokens: u32,
     #[prost(uint64, tag = "4")]
@@ -3813,7 +3811,7 @@ pub struct SnapshotEntry {
     /// as far as this coordinator knows
     #[prost(string, tag = "7")]
     pub policy: ::prost::alloc::string::String,
-    /// that left it, as far as this coordinator knows
+    /// that made it, as far as this coordinator knows
     #[prost(string, tag = "8")]
     pub request: ::prost::alloc::string::String,
 }
@@ -3863,7 +3861,7 @@ pub struct ShowMemoryRequest {
 pub mod show_memory_request {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Of {
-        /// its id, or its caller's
+        /// its id, or the one given by its caller
         #[prost(string, tag = "1")]
         Request(::prost::alloc::string::String),
         #[prost(string, tag = "2")]
@@ -3906,13 +3904,13 @@ pub struct MemoryView {
 pub struct KeyView {
     #[prost(uint32, tag = "1")]
     pub position: u32,
-    /// sink, local, heavy, or kept where the policy is not known
+    /// sink, local, heavy, or kept if the policy is not known
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
-    /// attention mass that it has drawn
+    /// attention mass that the key has drawn
     #[prost(float, tag = "3")]
     pub score: f32,
-    /// empty where this coordinator does not know the token
+    /// empty if this coordinator does not know the token
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
 }
@@ -3943,8 +3941,8 @@ pub mod operator_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// For those who look after the cluster: an API key with that right, a client certificate for
-    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
+    /// For operators: requires an API key made with --admin, or a client certificate for
+    /// operator.aqueduct. If the server asks for neither, anybody may call.
     #[derive(Debug, Clone)]
     pub struct OperatorClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4025,8 +4023,7 @@ pub mod operator_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
-        /// that back.
+        /// Gives a worker no new work, so that it can be stopped once it is empty; or undoes that.
         pub async fn drain(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainRequest>,
@@ -4048,7 +4045,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "Drain"));
             self.inner.unary(req, path, codec).await
         }
-        /// How the cluster stands.
+        /// Shows the state of the cluster.
         pub async fn show_cluster(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowClusterRequest>,
@@ -4070,7 +4067,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowCluster"));
             self.inner.unary(req, path, codec).await
         }
-        /// How a worker stands, and what it is at.
+        /// Shows the state of a worker and its current work.
         pub async fn show_node(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowNodeRequest>,
@@ -4092,7 +4089,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowNode"));
             self.inner.unary(req, path, codec).await
         }
-        /// Requests under way, and the last ones that have ended.
+        /// Lists requests under way, and the last ones that have ended.
         pub async fn list_requests(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRequestsRequest>,
@@ -4114,7 +4111,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ListRequests"));
             self.inner.unary(req, path, codec).await
         }
-        /// One of them: its chunks, its completions, what its memory kept.
+        /// Shows a request: its chunks, its completions, what its memory kept.
         pub async fn show_request(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowRequestRequest>,
@@ -4136,7 +4133,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowRequest"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends one of them, as if its caller had gone.
+        /// Cancels a request.
         pub async fn cancel_request(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelRequestRequest>,
@@ -4158,7 +4155,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "CancelRequest"));
             self.inner.unary(req, path, codec).await
         }
-        /// What happened to one of them, step by step.
+        /// Shows what happened to a request, step by step.
         pub async fn trace_request(
             &mut self,
             request: impl tonic::IntoRequest<super::TraceRequestRequest>,
@@ -4180,7 +4177,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "TraceRequest"));
             self.inner.unary(req, path, codec).await
         }
-        /// Snapshots of all workers, or of one.
+        /// Lists snapshots of all workers, or of one.
         pub async fn list_snapshots(
             &mut self,
             request: impl tonic::IntoRequest<super::ListSnapshotsRequest>,
@@ -4202,7 +4199,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ListSnapshots"));
             self.inner.unary(req, path, codec).await
         }
-        /// Has workers keep a snapshot no longer.
+        /// Removes a snapshot from workers.
         pub async fn evict_snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::EvictSnapshotRequest>,
@@ -4224,7 +4221,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "EvictSnapshot"));
             self.inner.unary(req, path, codec).await
         }
-        /// Has workers never let go of a snapshot for want of room; or takes that back.
+        /// Exempts a snapshot from eviction; or undoes that.
         pub async fn pin_snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::PinSnapshotRequest>,
@@ -4246,7 +4243,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "PinSnapshot"));
             self.inner.unary(req, path, codec).await
         }
-        /// What one KV head of one layer remembers: of a request or in a snapshot.
+        /// Shows what one KV head of one layer remembers, of a request or in a snapshot.
         pub async fn show_memory(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowMemoryRequest>,
@@ -4268,7 +4265,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowMemory"));
             self.inner.unary(req, path, codec).await
         }
-        /// The file of a snapshot, which any worker of the same model can import.
+        /// Sends the file of a snapshot, which any worker of the same model can import.
         pub async fn export_snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::ExportSnapshotRequest>,
@@ -4293,7 +4290,7 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Operator", "ExportSnapshot"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Has a worker keep what was exported. The first message names the worker, if any is named.
+        /// Loads an exported snapshot into a worker. The first message names the worker, if any is named.
         pub async fn import_snapshot(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
@@ -4332,58 +4329,57 @@ pub mod operator_server {
     /// Generated trait containing gRPC methods that should be implemented for use with OperatorServer.
     #[async_trait]
     pub trait Operator: std::marker::Send + std::marker::Sync + 'static {
-        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
-        /// that back.
+        /// Gives a worker no new work, so that it can be stopped once it is empty; or undoes that.
         async fn drain(
             &self,
             request: tonic::Request<super::DrainRequest>,
         ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
-        /// How the cluster stands.
+        /// Shows the state of the cluster.
         async fn show_cluster(
             &self,
             request: tonic::Request<super::ShowClusterRequest>,
         ) -> std::result::Result<tonic::Response<super::ClusterView>, tonic::Status>;
-        /// How a worker stands, and what it is at.
+        /// Shows the state of a worker and its current work.
         async fn show_node(
             &self,
             request: tonic::Request<super::ShowNodeRequest>,
         ) -> std::result::Result<tonic::Response<super::NodeView>, tonic::Status>;
-        /// Requests under way, and the last ones that have ended.
+        /// Lists requests under way, and the last ones that have ended.
         async fn list_requests(
             &self,
             request: tonic::Request<super::ListRequestsRequest>,
         ) -> std::result::Result<tonic::Response<super::RequestList>, tonic::Status>;
-        /// One of them: its chunks, its completions, what its memory kept.
+        /// Shows a request: its chunks, its completions, what its memory kept.
         async fn show_request(
             &self,
             request: tonic::Request<super::ShowRequestRequest>,
         ) -> std::result::Result<tonic::Response<super::RequestView>, tonic::Status>;
-        /// Ends one of them, as if its caller had gone.
+        /// Cancels a request.
         async fn cancel_request(
             &self,
             request: tonic::Request<super::CancelRequestRequest>,
         ) -> std::result::Result<tonic::Response<super::RequestEntry>, tonic::Status>;
-        /// What happened to one of them, step by step.
+        /// Shows what happened to a request, step by step.
         async fn trace_request(
             &self,
             request: tonic::Request<super::TraceRequestRequest>,
         ) -> std::result::Result<tonic::Response<super::RequestTrace>, tonic::Status>;
-        /// Snapshots of all workers, or of one.
+        /// Lists snapshots of all workers, or of one.
         async fn list_snapshots(
             &self,
             request: tonic::Request<super::ListSnapshotsRequest>,
         ) -> std::result::Result<tonic::Response<super::SnapshotList>, tonic::Status>;
-        /// Has workers keep a snapshot no longer.
+        /// Removes a snapshot from workers.
         async fn evict_snapshot(
             &self,
             request: tonic::Request<super::EvictSnapshotRequest>,
         ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status>;
-        /// Has workers never let go of a snapshot for want of room; or takes that back.
+        /// Exempts a snapshot from eviction; or undoes that.
         async fn pin_snapshot(
             &self,
             request: tonic::Request<super::PinSnapshotRequest>,
         ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status>;
-        /// What one KV head of one layer remembers: of a request or in a snapshot.
+        /// Shows what one KV head of one layer remembers, of a request or in a snapshot.
         async fn show_memory(
             &self,
             request: tonic::Request<super::ShowMemoryRequest>,
@@ -4394,7 +4390,7 @@ pub mod operator_server {
             >
             + std::marker::Send
             + 'static;
-        /// The file of a snapshot, which any worker of the same model can import.
+        /// Sends the file of a snapshot, which any worker of the same model can import.
         async fn export_snapshot(
             &self,
             request: tonic::Request<super::ExportSnapshotRequest>,
@@ -4402,14 +4398,14 @@ pub mod operator_server {
             tonic::Response<Self::ExportSnapshotStream>,
             tonic::Status,
         >;
-        /// Has a worker keep what was exported. The first message names the worker, if any is named.
+        /// Loads an exported snapshot into a worker. The first message names the worker, if any is named.
         async fn import_snapshot(
             &self,
             request: tonic::Request<tonic::Streaming<super::ImportSnapshotRequest>>,
         ) -> std::result::Result<tonic::Response<super::SnapshotEntry>, tonic::Status>;
     }
-    /// For those who look after the cluster: an API key with that right, a client certificate for
-    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
+    /// For operators: requires an API key made with --admin, or a client certificate for
+    /// operator.aqueduct. If the server asks for neither, anybody may call.
     #[derive(Debug)]
     pub struct OperatorServer<T> {
         inner: Arc<T>,

@@ -9,19 +9,19 @@ use super::{OutputArgs, ServerArgs};
 /// What can be done with what workers remember.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
-    /// List snapshots: what prompts left at chunk boundaries, and sessions at their ends
+    /// List snapshots: memory of prompts at chunk boundaries, and sessions
     List(CacheListArgs),
-    /// Show which keys a request or a snapshot remembers, why, and what they say
+    /// Show the keys that a request or a snapshot remembers, with reason and text
     Show(CacheShowArgs),
-    /// Have workers keep snapshots no longer
+    /// Remove snapshots from workers
     Evict(CacheNamesArgs),
-    /// Have workers never let go of snapshots for want of room
+    /// Exempt snapshots from eviction
     Pin(CacheNamesArgs),
-    /// Take back `cache pin`
+    /// Undo `cache pin`
     Unpin(CacheNamesArgs),
     /// Write a snapshot to a file
     Export(CacheExportArgs),
-    /// Have a worker keep the snapshot in a file
+    /// Load a snapshot from a file into a worker
     Import(CacheImportArgs),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct CacheListArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Of this worker alone, by name or address
+    /// Only on this worker, by name or address
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
 }
@@ -41,9 +41,9 @@ pub(crate) struct CacheListArgs {
 /// Arguments of `aqueduct cache show`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("of").required(true).args(["request", "snapshot"]), after_help = "\
-A request under way is shown as its home, or the worker of its last chunk, has it at this moment;
-text is known of the tokens that this coordinator has seen. Of a snapshot text and policy are known
-to the coordinator under which it was made.
+A request under way is shown as its home, or the worker of its last chunk, has it at this moment,
+with the text of the tokens that this coordinator has seen. Only the coordinator under which a
+snapshot was made knows its text and policy.
 
 Examples:
   aqueduct cache show r064420b24c39ab00 --layer 3 --head 1
@@ -53,18 +53,18 @@ pub(crate) struct CacheShowArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Id of a request under way, or its caller's
+    /// Id of a request under way, or the id that its caller gave it
     pub(crate) request: Option<String>,
     /// Name of a snapshot, or its first 8 digits or more
     #[arg(long, value_name = "NAME")]
     pub(crate) snapshot: Option<String>,
-    /// Layer, from 0 [default: the first that has keys]
+    /// Layer, counted from 0 [default: the first one that has keys]
     #[arg(long, value_name = "J")]
     pub(crate) layer: Option<u32>,
-    /// KV head, from 0
+    /// KV head, counted from 0
     #[arg(long, value_name = "G", default_value_t = 0)]
     pub(crate) head: u32,
-    /// Completion of a request that has several, from 0
+    /// Completion, counted from 0, of a request that has several
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) choice: u32,
 }
@@ -72,7 +72,7 @@ pub(crate) struct CacheShowArgs {
 /// Arguments of `aqueduct cache evict`, `pin` and `unpin`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A pin ends with its worker's process. What is evicted is computed again when it is wanted.
+A pin lasts until the worker's process ends. What is evicted is computed again when needed.
 
 Examples:
   aqueduct cache pin 5f2a9c01
@@ -80,7 +80,7 @@ Examples:
 pub(crate) struct CacheNamesArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Of this worker alone, by name or address
+    /// Only on this worker, by name or address
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
     /// Names of snapshots, or their first 8 digits or more
@@ -94,30 +94,30 @@ pub(crate) struct CacheNamesArgs {
 pub(crate) struct CacheExportArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// From this worker, by name or address
+    /// Export from this worker, by name or address
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
     /// Name of a snapshot, or its first 8 digits or more
     #[arg(value_name = "NAME")]
     pub(crate) snapshot: String,
-    /// Where to write it; `-` is stdout
+    /// Output file; `-` is stdout
     pub(crate) file: PathBuf,
 }
 
 /// Arguments of `aqueduct cache import`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The worker must serve the same model, with keys in the same form; it checks the file. Whoever may
-import decides what prompts that begin alike go on from, so import what you trust.
+The worker must serve the same model with the same --weights and --kv, and checks the file. Prompts
+with the same beginning then continue from the snapshot, so import only what you trust.
 
 Example:
   aqueduct cache import walden.snapshot")]
 pub(crate) struct CacheImportArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// To this worker, by name or address [default: the first that is up]
+    /// Import into this worker, by name or address [default: the first one that is up]
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
-    /// What was exported
+    /// File written by `cache export`
     pub(crate) file: PathBuf,
 }

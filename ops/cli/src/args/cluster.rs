@@ -11,10 +11,10 @@ use super::size::Size;
 /// A cluster that lives as long as the command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClusterArgs {
-    /// Workers
+    /// Number of workers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Compute threads of all workers together; 0 is one for each core
+    /// Compute threads of all workers together; 0: one per core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
     #[command(flatten)]
@@ -24,12 +24,12 @@ pub(crate) struct ClusterArgs {
 /// How much each worker keeps.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct PoolArg {
-    /// Bytes in which each worker keeps all remembered keys and values, over all requests: a
-    /// number, or one with K, M, G or T. Memory is used as they fill
+    /// KV cache of each worker, over all requests, in bytes: a number, optionally with K, M, G or
+    /// T. Memory is used as it fills
     #[arg(long, value_name = "SIZE", default_value_t = Size(limits::POOL_BYTES_DEFAULT))]
     pool_bytes: Size,
-    /// Most tokens whose keys a worker keeps in shards, over all requests; as many as its bytes
-    /// hold unless given
+    /// Most tokens whose keys a worker keeps in shards, over all requests [default: as many as
+    /// --pool-bytes holds]
     #[arg(long, value_name = "TOKENS")]
     pool_tokens: Option<u64>,
 }
@@ -56,9 +56,9 @@ impl PoolArg {
 /// Who goes first on a worker that both decodes and prefills.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SchedulerArgs {
-    /// Who goes first on each worker: decode-first (a chunk makes way for tokens), static (steps
-    /// of one token for each completion, then whole chunks) or plain (order of arrival). No
-    /// answer depends on it
+    /// What goes first on a worker: decode-first (decode before prefill), static (steps of one
+    /// token for each completion, then whole chunks) or plain (order of arrival). Answers do not
+    /// depend on it
     #[arg(long, value_name = "SCHEDULER", default_value_t = Scheduler::DecodeFirst)]
     scheduler: Scheduler,
     #[command(flatten)]
@@ -68,7 +68,8 @@ pub(crate) struct SchedulerArgs {
 /// How long a step of the static scheduler is.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct StepArg {
-    /// Decoded and prompt tokens of a step of the static scheduler, at least one chunk
+    /// Tokens in a step of the static scheduler, decoded and prompt tokens together; at least one
+    /// chunk
     #[arg(long, value_name = "TOKENS", default_value_t = limits::STEP_TOKENS_DEFAULT)]
     pub(crate) step_tokens: u32,
 }
@@ -97,7 +98,7 @@ impl StepArg {
 /// How many completions go on together.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BatchArg {
-    /// Completions whose next tokens a worker computes together; more of them take turns
+    /// Most completions that a worker decodes in one batch; more of them take turns
     #[arg(long = "max-batch", value_name = "N", default_value_t = limits::DECODE_BATCH_MAX)]
     pub(crate) decode_batch_max: usize,
 }
@@ -105,8 +106,8 @@ pub(crate) struct BatchArg {
 /// When a device is given up.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct StallArg {
-    /// Seconds that a device may take for a layer; then its worker ends, for whoever looks after
-    /// it to start it again. 0: as long as it likes
+    /// Seconds that a device may take for one layer; then its worker ends, for a supervisor to
+    /// restart it. 0: no limit
     #[arg(long, value_name = "SECONDS", default_value_t = limits::STALL_S_DEFAULT)]
     stall_seconds: u64,
 }
@@ -124,15 +125,15 @@ impl StallArg {
 /// What is kept of prompts whose requests have ended.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SnapshotArgs {
-    /// Most bytes of memory in which a worker keeps what prompts left at chunk boundaries, so
-    /// that a prompt that begins alike goes on from there; 0 keeps nothing
+    /// Memory of each worker for snapshots (prefix cache and sessions), in bytes: a number,
+    /// optionally with K, M, G or T; 0: no snapshots
     #[arg(long, value_name = "SIZE", default_value_t = Size(limits::SNAPSHOT_BYTES_DEFAULT))]
     snapshot_bytes: Size,
-    /// Folder for the same on disk, where a restart finds it; each worker has its own [default:
-    /// memory alone]
+    /// Folder for snapshots on disk, which survive a restart; each worker has its own [default:
+    /// memory only]
     #[arg(long, value_name = "PATH")]
     snapshot_dir: Option<std::path::PathBuf>,
-    /// Most bytes that a worker keeps there
+    /// Most bytes of a worker's snapshots on disk
     #[arg(long, value_name = "SIZE", requires = "snapshot_dir",
           default_value_t = Size(limits::SNAPSHOT_DISK_BYTES_DEFAULT))]
     snapshot_disk_bytes: Size,
@@ -154,8 +155,8 @@ impl SnapshotArgs {
 /// How often merged states are audited.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct AuditArg {
-    /// Compute a row of one of so many merges of partial states again in f64 (counted by chunk and
-    /// layer), for which all keys before the chunk travel to it; 0 is never
+    /// Audit one of every MERGES merges of partial states (counted by chunk and layer): one row is
+    /// computed again in f64, for which all keys before the chunk travel to it; 0: never
     #[arg(long, value_name = "MERGES", default_value_t = 0)]
     pub(crate) audit_every: u32,
 }

@@ -11,11 +11,11 @@ use super::{ContextFileArg, OutputArgs};
 pub(crate) enum ContextCommand {
     /// List contexts
     List(ContextListArgs),
-    /// Write a context down, or change it
+    /// Save a context, or change it
     Set(ContextSetArgs),
-    /// Have commands ask this context's server, unless they are told otherwise
+    /// Make a context the one in use: commands use its server unless told otherwise
     Use(ContextNameArgs),
-    /// Forget a context
+    /// Delete a context
     Delete(ContextNameArgs),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ContextListArgs {
 /// Arguments of `aqueduct context set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys and certificates stay in files of their own. The first context that is written down is in use.
+Only the paths of keys and certificates are saved. The first context saved becomes the one in use.
 
 Example:
   aqueduct context set production --server https://aqueduct.example:7070 --tls-ca ca.pem \\
@@ -45,16 +45,16 @@ pub(crate) struct ContextSetArgs {
     /// gRPC address of the coordinator
     #[arg(long, value_name = "URL")]
     pub(crate) server: String,
-    /// Authorities that sign the server's certificate, for an https URL
+    /// CA certificates for the server's certificate, with an https URL
     #[arg(long, value_name = "PEM")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Certificate to show, where the server asks for one
+    /// Client certificate, if the server asks for one
     #[arg(long, value_name = "PEM", requires_all = ["tls_key", "tls_ca"])]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of --tls-cert
     #[arg(long, value_name = "PEM", requires_all = ["tls_cert", "tls_ca"])]
     pub(crate) tls_key: Option<PathBuf>,
-    /// A file with nothing but an API key in it
+    /// File that contains only an API key
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
 }

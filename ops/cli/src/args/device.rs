@@ -10,13 +10,13 @@ use super::IsaArg;
 /// What a model is computed on.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DeviceArgs {
-    /// What computes: auto, cpu, or cuda:N, the CUDA device N (cuda is cuda:0). Auto is the
-    /// processor, until the kernels for CUDA have been tried on a device
+    /// Device to compute on: auto, cpu, or cuda:N (cuda is cuda:0). For now auto is cpu: the CUDA
+    /// kernels have not run on a device yet
     #[arg(long, value_name = "DEVICE", env = "AQUEDUCT_DEVICE", hide_env_values = true,
           default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
-    /// Most MiB of a CUDA device's memory to hold, for weights, memory sets and what is computed;
-    /// nine tenths of what is free at the start unless this says otherwise
+    /// Most memory of a CUDA device to use, in MiB, for weights, memory sets and computation
+    /// [default: nine tenths of the memory free at start]
     #[arg(long, value_name = "MIB", env = "AQUEDUCT_DEVICE_MEMORY_MIB", hide_env_values = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) device_memory_mib: Option<u32>,

@@ -12,11 +12,11 @@ use super::{ClusterTlsArgs, DeviceArgs, EtcdArgs, Format, GroupArgs, PoolArg, Se
 /// Arguments of `aqueduct doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at what it is told of, by flags of serve, coordinator and worker and by their environment:
-give it those below that you want to start a process with, on the machine where it is to run; the
-others need no looking at. A port or a journal that an aqueduct holds already is a warning: what
-runs is well, and another one would not start. Every check says ok, warn or fail, and what to do
-next; the exit code is 1 where one failed.
+Takes those flags of serve, coordinator and worker that are listed below, and their environment
+variables. Give it the ones that you will start a process with, on the machine where it will run;
+the others need no check. A port or journal held by a running aqueduct is a warning: that process
+is well, but a second one would not start. Every check reports ok, warn or fail, and what to do
+next; the exit code is 1 if one failed.
 
 Examples:
   aqueduct doctor --model model
@@ -24,7 +24,7 @@ Examples:
       --cluster-tls-key key.pem --cluster-tls-ca ca.pem
   aqueduct doctor --server http://10.0.0.7:7070 -o json")]
 pub(crate) struct DoctorArgs {
-    /// A model to load: Hugging Face folder or GGUF file
+    /// Model to load: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -33,13 +33,13 @@ pub(crate) struct DoctorArgs {
     pub(crate) pool: PoolArg,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Address of the HTTP API of a coordinator
+    /// Listen address of a coordinator's HTTP API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) http: String,
-    /// Address of its gRPC API
+    /// Listen address of a coordinator's gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,
-    /// Address of a worker
+    /// Listen address of a worker
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7001")]
     pub(crate) listen: String,
     #[command(flatten)]
@@ -48,28 +48,28 @@ pub(crate) struct DoctorArgs {
     pub(crate) group: GroupArgs,
     #[command(flatten)]
     pub(crate) cluster_tls: ClusterTlsArgs,
-    /// File of the API keys that callers must show
+    /// File of accepted API keys
     #[arg(long, value_name = "FILE", env = "AQUEDUCT_API_KEYS", hide_env_values = true)]
     pub(crate) api_keys: Option<PathBuf>,
-    /// Folder of the journal
+    /// Journal folder
     #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR", hide_env_values = true)]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Folder of snapshots
+    /// Folder for snapshots on disk
     #[arg(long, value_name = "PATH")]
     pub(crate) snapshot_dir: Option<PathBuf>,
-    /// Most bytes that a worker keeps there
+    /// Most bytes of a worker's snapshots on disk
     #[arg(long, value_name = "SIZE", requires = "snapshot_dir",
           default_value_t = Size(limits::SNAPSHOT_DISK_BYTES_DEFAULT))]
     pub(crate) snapshot_disk_bytes: Size,
-    /// Seconds that a check may take; loading a model may take ten minutes
+    /// Seconds that each check may take; loading a model may take ten minutes
     #[arg(long, value_name = "S", default_value_t = 15,
           value_parser = clap::value_parser!(u64).range(1..=600))]
     deadline_s: u64,
-    /// table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_name = "FORMAT", value_enum, hide_possible_values = true,
           default_value_t = Format::Table)]
     pub(crate) output: Format,
-    /// Print JSON Lines, a check a line
+    /// Print JSON Lines, one check per line
     #[arg(long, conflicts_with = "output")]
     pub(crate) json: bool,
 }

@@ -7,7 +7,7 @@ use clap::Args;
 /// A group of coordinators, in the words of etcd's flags where these say the same.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GroupArgs {
-    /// Name of this coordinator among those of --peers
+    /// Name of this coordinator in --peers
     #[arg(
         long,
         visible_alias = "name",
@@ -17,15 +17,15 @@ pub(crate) struct GroupArgs {
         requires = "peers"
     )]
     id: Option<String>,
-    /// Coordinators that keep one journal, this one too, each as NAME=http://host:port (https
-    /// where --cluster-tls-cert is given), separated by commas; all are told the same. One of them
-    /// leads; three survive the loss of one [default: this coordinator is alone]
+    /// All coordinators of the group, this one included, as NAME=http://host:port (https with
+    /// --cluster-tls-cert), separated by commas; the same on each. They keep one journal, and one
+    /// of them leads; three survive the loss of one [default: a single coordinator]
     #[arg(long, visible_alias = "initial-cluster", value_name = "NAME=URL", env = "AQUEDUCT_PEERS",
           hide_env_values = true, value_delimiter = ',', num_args = 1..,
           requires_all = ["id", "data_dir"])]
     peers: Vec<String>,
-    /// Tells the group from others that have, or had, the same members; new journals in the place
-    /// of lost ones want another one
+    /// Token that tells the group from others with the same members; choose another one to start
+    /// again with empty journals
     #[arg(
         long,
         visible_alias = "initial-cluster-token",
@@ -35,7 +35,7 @@ pub(crate) struct GroupArgs {
         default_value = "aqueduct"
     )]
     cluster_token: String,
-    /// Address to listen on for other coordinators [default: that of this one's URL in --peers]
+    /// Listen address for other coordinators [default: the address of this one's URL in --peers]
     #[arg(
         long,
         value_name = "ADDR",
@@ -44,7 +44,7 @@ pub(crate) struct GroupArgs {
         requires = "peers"
     )]
     peer_listen: Option<String>,
-    /// Where callers of the HTTP API reach this coordinator, whom another one sends here [default:
+    /// URL of this coordinator's HTTP API, to which other coordinators redirect callers [default:
     /// the address of --http, or its port at the host of this one's URL in --peers]
     #[arg(
         long,
@@ -54,7 +54,7 @@ pub(crate) struct GroupArgs {
         requires = "peers"
     )]
     advertise_http: Option<String>,
-    /// The same of the gRPC API
+    /// URL of this coordinator's gRPC API, likewise [default: as above, from --grpc]
     #[arg(
         long,
         value_name = "URL",

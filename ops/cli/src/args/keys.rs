@@ -9,18 +9,18 @@ use clap::{Args, Subcommand};
 /// What can be done with the keys of callers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a key; it is printed once, and its hash is kept
+    /// Create a key: print it once, and store only its hash
     New(KeysNewArgs),
-    /// List keys, with their limits
+    /// List keys and their limits
     List(KeysListArgs),
-    /// End a key; requests under way go on
+    /// Revoke a key; requests under way continue
     Revoke(KeysRevokeArgs),
 }
 
 /// The file of keys.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KeyFileArg {
-    /// File of keys; coordinators that were given it see changes within a second
+    /// File of API keys; coordinators that use it see changes within a second
     #[arg(
         long = "api-keys",
         value_name = "FILE",
@@ -38,19 +38,19 @@ Example:
 pub(crate) struct KeysNewArgs {
     #[command(flatten)]
     pub(crate) file: KeyFileArg,
-    /// Whose key it is
+    /// Name of the key's owner
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// May also look after the cluster
+    /// Also allow operator commands, which inspect and manage the cluster
     #[arg(long)]
     pub(crate) admin: bool,
-    /// Requests at once [default: as many as the server takes]
+    /// Most requests at once [default: the server's limit]
     #[arg(long, value_name = "N")]
     requests: Option<u32>,
-    /// Tokens in a minute, of prompts and of answers [default: no limit]
+    /// Most tokens per minute, of prompts and answers together [default: no limit]
     #[arg(long, value_name = "TOKENS")]
     tokens_per_minute: Option<u64>,
-    /// Longest prompt [default: that of the server]
+    /// Longest prompt, in tokens [default: the server's limit]
     #[arg(long, value_name = "TOKENS")]
     max_prompt_tokens: Option<u32>,
 }
@@ -84,8 +84,8 @@ pub(crate) struct KeysRevokeArgs {
 /// The key of a command that asks a server.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ApiKeyArg {
-    /// API key, if the server asks for one. Others on this machine see flags: the environment is
-    /// the better place
+    /// API key, if the server requires one; prefer the environment: other users of the machine can
+    /// see flags
     #[arg(long, value_name = "KEY", env = "AQUEDUCT_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<ApiKey>,
 }

@@ -11,12 +11,12 @@ use super::EtcdTlsArgs;
 /// An etcd that workers and coordinators share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EtcdArgs {
-    /// etcd, as http://host:port, or https where --etcd-tls-ca is given; any of its members,
-    /// separated by commas
+    /// etcd endpoints, as http://host:port, or https://host:port with --etcd-tls-ca, separated by
+    /// commas
     #[arg(long, value_name = "URL", env = "AQUEDUCT_ETCD", hide_env_values = true,
           value_delimiter = ',', num_args = 1..)]
     pub(crate) etcd: Vec<String>,
-    /// What the cluster's keys in etcd begin with
+    /// Prefix of the cluster's keys in etcd
     #[arg(
         long,
         value_name = "PATH",
@@ -25,7 +25,7 @@ pub(crate) struct EtcdArgs {
         default_value = "/aqueduct"
     )]
     pub(crate) etcd_prefix: String,
-    /// How long a worker that says nothing to etcd remains a member, in seconds
+    /// Lease of a worker in etcd, in seconds: how long a silent worker remains a member
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) etcd_ttl_s: u32,
     #[command(flatten)]

@@ -76,13 +76,13 @@ pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 pub(crate) use top::TopArgs;
 
 /// Under which heading the help has what every command takes.
-const LOG: &str = "Log, traces and figures";
+const LOG: &str = "Logs, traces and metrics";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  failure: a worker, a device or the disk let us down, or what was named is not there
-  2  the input is wrong: a flag, a file, a model, a prompt; the message names field and bound
+  1  failure: of a worker, a device or the disk, or a named thing does not exist
+  2  wrong input: a flag, a file, a model, a prompt; the message names field and bound
   3  unavailable: no server or worker answers, or its queue is full; try again later
   4  a deadline passed
 
@@ -92,14 +92,15 @@ Examples:
   aqueduct status --server http://127.0.0.1:7070
   aqueduct generate --model model --file book.txt \"In short, the book says\"";
 
-/// Serves prompts that are too long, or too expensive, for one accelerator: a coordinator cuts
-/// a prompt into chunks and lays them over workers; what the past hands to the future is a
-/// small, bounded memory. The answer does not depend on how many workers there were.
+/// Serves prompts that are too long, or too expensive, for one accelerator. A coordinator splits a
+/// prompt into chunks and spreads them over workers; each chunk passes a small, bounded memory on
+/// to the next. The answer is the same on any number of workers.
 #[derive(Debug, Parser)]
 #[command(name = "aqueduct", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// What to log, to stderr: error, warn, info, debug, trace, or directives such as
-    /// aqueduct_worker=debug [default: warn for commands that stay up, error for others]
+    /// Log level, on stderr: error, warn, info, debug, trace, or directives such as
+    /// aqueduct_worker=debug [default: warn for serve, coordinator and worker, error for other
+    /// commands]
     #[arg(
         long,
         global = true,
@@ -109,7 +110,7 @@ pub(crate) struct Cli {
         help_heading = LOG
     )]
     log: Option<String>,
-    /// How a line of the log is written: text, for people, or json, for programs
+    /// Log format: text, for people, or json, for programs
     #[arg(
         long,
         global = true,
@@ -121,8 +122,8 @@ pub(crate) struct Cli {
         help_heading = LOG
     )]
     pub(crate) log_format: LogFormat,
-    /// Collector that spans and figures are sent to by OTLP over gRPC, such as
-    /// http://localhost:4317; without it none are
+    /// OTLP collector for traces and metrics, over gRPC, such as http://localhost:4317 [default:
+    /// none]
     #[arg(
         long,
         global = true,
@@ -132,7 +133,8 @@ pub(crate) struct Cli {
         help_heading = LOG
     )]
     pub(crate) otlp_endpoint: Option<String>,
-    /// How often commands that stay up push their figures there; 0 sends spans alone
+    /// Milliseconds between two pushes of metrics by serve, coordinator and worker; 0: send only
+    /// traces
     #[arg(
         long,
         global = true,
@@ -220,74 +222,76 @@ impl Cli {
 /// The jobs of the one binary.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Read a whole book with four workers, answer a question, show what was remembered
+    /// Run the demo: four workers read a whole book and answer a question; shows what was
+    /// remembered
     Demo(DemoArgs),
-    /// Serve a model over HTTP and gRPC: coordinator and workers in one process
+    /// Serve a model over HTTP and gRPC, with coordinator and workers in one process
     Serve(ServeArgs),
-    /// Serve a model over HTTP and gRPC with workers that run elsewhere
+    /// Serve a model over HTTP and gRPC, with workers in other processes
     Coordinator(CoordinatorArgs),
-    /// Run one worker for a coordinator that runs elsewhere
+    /// Run one worker, for a coordinator in another process
     Worker(WorkerArgs),
-    /// Show how a server and its workers stand
+    /// Show the state of a server and its workers
     Status(StatusArgs),
-    /// Watch a server at work: workers, requests, how far chunks are through the layers
+    /// Show workers, requests and the progress of chunks, live
     Top(TopArgs),
-    /// List and show workers, and drain those that are to be stopped
+    /// List, show, drain and undrain workers
     #[command(subcommand)]
     Node(NodeCommand),
     /// List, show, trace and cancel requests
     #[command(subcommand)]
     Request(RequestCommand),
-    /// List, show, pin, evict and carry what workers remember of prompts
+    /// List, show, pin, evict, export and import what workers remember of prompts
     #[command(subcommand)]
     Cache(CacheCommand),
-    /// Name servers, and say which one the other commands ask
+    /// Save server addresses, and choose the one that other commands use
     #[command(subcommand)]
     Context(ContextCommand),
-    /// Print a script with which bash, zsh or fish completes these commands
+    /// Print the completion script for bash, zsh or fish
     Completion(CompletionArgs),
-    /// Make, list and end the API keys of callers
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(KeysCommand),
-    /// Continue a prompt, with a server or with workers in this process
+    /// Generate text for a prompt, on a server or with workers in this process
     Generate(GenerateArgs),
-    /// Measure what a memory policy does to the answer
+    /// Measure what a memory policy does to answers: logits, perplexity, merged attention
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Measure speed
+    /// Run benchmarks
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Check and time the kernels of a CUDA device
+    /// List, check and benchmark CUDA devices
     #[command(subcommand)]
     Gpu(GpuCommand),
-    /// Look for what stands in the way: machine, model, ports, etcd, certificates, disks, clocks
+    /// Check for problems: machine, GPU, model, memory, ports, etcd, certificates, disks, clocks
     Doctor(DoctorArgs),
 }
 
 /// Arguments of `aqueduct demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs nothing but the repository: the model and the book are shipped with it.
+Needs only the repository, which contains the model and the book.
 
 Example:
   aqueduct demo --out /tmp/pictures")]
 pub(crate) struct DemoArgs {
-    /// Folder of the model [default: the folder `model` beside the work folder, the binary or
-    /// the sources]
+    /// Model folder [default: `model` in the working directory, in or above the binary's folder, or
+    /// in the sources]
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// Folder for the picture of what was remembered
+    /// Output folder, for the picture of what was remembered
     #[arg(long, value_name = "DIR", default_value = "out")]
     pub(crate) out: PathBuf,
-    /// Workers in this process
+    /// Number of workers, in this process
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) workers: usize,
-    /// Tokens of the book; as much as the model has positions for unless given
+    /// Prompt length in tokens, taken from the book [default: as many as the model has positions
+    /// for]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) prompt_tokens: Option<u32>,
-    /// Print the figures as one JSON line instead of a table
+    /// Print the results as one JSON line instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }

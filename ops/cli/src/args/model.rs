@@ -11,14 +11,14 @@ use super::DeviceArgs;
 /// The model of an embedded cluster or a worker.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
-    /// Hugging Face folder (config.json, tokenizer.json, *.safetensors) or GGUF file
+    /// Model: Hugging Face folder (config.json, tokenizer.json, *.safetensors) or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
-    /// How keys and values are stored: f32 or bf16
+    /// KV cache type: f32 or bf16
     #[arg(long, value_name = "DTYPE", default_value_t = KvDtype::Bf16)]
     pub(crate) kv: KvDtype,
-    /// How weights are held: auto, f32, bf16 or int8. With --kv bf16, auto is bf16 for a bf16
-    /// file, int8 for a quantised GGUF and f32 for the rest; with --kv f32 it is f32, exact
+    /// Type of weights in memory: auto, f32, bf16 or int8. With --kv bf16, auto is bf16 for a bf16
+    /// file, int8 for a quantised GGUF and f32 for the rest; with --kv f32, auto is f32, exact
     #[arg(long, value_name = "DTYPE", hide_possible_values = true,
           value_enum, default_value_t = WeightsArg::Auto)]
     pub(crate) weights: WeightsArg,
@@ -36,8 +36,8 @@ impl ModelArgs {
 /// Which of its instruction sets the processor computes with.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct IsaArg {
-    /// Instruction set to compute with instead of the fastest that the processor has:
-    /// portable, neon, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx
+    /// CPU instruction set: portable, neon, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx
+    /// [default: the fastest that the CPU has]
     #[arg(long, value_name = "ISA", env = "AQUEDUCT_ISA", hide_env_values = true)]
     pub(crate) isa: Option<IsaLevel>,
 }

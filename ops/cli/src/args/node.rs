@@ -7,13 +7,13 @@ use super::{OutputArgs, ServerArgs};
 /// What can be done with workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// List workers: how they stand and, with `-o wide`, how many requests still need each
+    /// List workers and their state; with `-o wide` also how many requests still need each
     List(NodeListArgs),
-    /// Show a worker: its model, its pool, what it is at
+    /// Show a worker: its model, its pool, its current work
     Show(NodeShowArgs),
-    /// Give a worker nothing new, and wait until it has done what it has
+    /// Give a worker no new work, and wait until it is empty
     Drain(NodeDrainArgs),
-    /// Give a drained worker something new again
+    /// Give a drained worker work again
     Undrain(NodeUndrainArgs),
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct NodeListArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Print JSON Lines, a worker a line
+    /// Print JSON Lines, one worker per line
     #[arg(long, conflicts_with_all = ["output", "watch"])]
     pub(crate) json: bool,
 }
@@ -45,9 +45,10 @@ pub(crate) struct NodeShowArgs {
 /// Arguments of `aqueduct node drain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What waits for the worker goes elsewhere, and so does what it decodes, unless keys stay in shards;
-what it is at ends there. Then it can be stopped and nobody misses it. It stays drained, also over
-a restart, until `node undrain`.
+Chunks that wait for the worker, and completions that it decodes, move to other workers, unless
+keys stay in shards; the chunk that it computes ends there. When it is empty, it can be stopped
+without loss. It stays drained, even if it restarts, until `node undrain`, or until it has been out
+of the cluster for an hour.
 
 Example:
   aqueduct node drain http://10.0.0.7:7001 && ssh 10.0.0.7 systemctl restart aqueduct-worker \\
@@ -57,7 +58,7 @@ pub(crate) struct NodeDrainArgs {
     pub(crate) server: ServerArgs,
     /// Name or address of the worker
     pub(crate) worker: String,
-    /// Give up waiting after so many seconds; the worker stays drained. 0: do not wait
+    /// Seconds to wait until the worker is empty; it stays drained in any case. 0: do not wait
     #[arg(long, value_name = "S", default_value_t = 3600)]
     pub(crate) wait_s: u64,
 }

@@ -7,14 +7,14 @@ use clap::{Args, ValueEnum};
 /// In which form, and how often.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OutputArgs {
-    /// table, wide (a table with more columns), json or yaml
+    /// Output format: table, wide (a table with more columns), json or yaml
     #[arg(short, long, value_name = "FORMAT", value_enum, hide_possible_values = true,
           default_value_t = Format::Table)]
     pub(crate) output: Format,
-    /// Go on, and show what has changed
+    /// Keep running, and show changes
     #[arg(short, long)]
     pub(crate) watch: bool,
-    /// Seconds between two looks of --watch
+    /// Seconds between two queries of --watch
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }

@@ -9,13 +9,14 @@ use clap::Args;
 /// How attention mass becomes a score.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ScoringArgs {
-    /// 1 sums attention mass for ever; below 1 the score is a moving average over query rows
+    /// Decay of scores: 1 sums attention mass for ever; below 1 the score is a moving average over
+    /// query rows
     #[arg(long, default_value_t = 1.0)]
     pub(crate) decay: f32,
-    /// Only the last ROWS rows of a block vote; 0 lets all of them vote
+    /// Only the last ROWS query rows of a chunk add to scores; 0: all rows
     #[arg(long, value_name = "ROWS", default_value_t = 0)]
     pub(crate) window: u32,
-    /// Rank by score over the row weight that could have voted
+    /// Rank keys by score divided by the number of rows that could have attended to them
     #[arg(long)]
     pub(crate) age_normalised: bool,
 }
@@ -30,18 +31,18 @@ impl ScoringArgs {
 /// How many keys are kept, of each kind.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BudgetArgs {
-    /// First positions that are always kept
+    /// How many first positions are always kept (attention sinks)
     #[arg(long, value_name = "KEYS", default_value_t = 4)]
     pub(crate) sinks: u32,
-    /// Last positions that are always kept
+    /// How many of the most recent positions are always kept
     #[arg(long, value_name = "KEYS", default_value_t = 256)]
     pub(crate) local: u32,
-    /// Keys kept for their score (h2o)
+    /// How many keys are kept for their score (h2o)
     #[arg(long, value_name = "KEYS", default_value_t = 256)]
     pub(crate) heavy: u32,
     #[command(flatten)]
     pub(crate) scoring: ScoringArgs,
-    /// Tokens of a chunk; part of the answer, unlike the number of workers
+    /// Chunk size in tokens; the answer depends on it, but not on the number of workers
     #[arg(long = "chunk", value_name = "TOKENS", default_value_t = limits::CHUNK_TOKENS_DEFAULT)]
     pub(crate) chunk_tokens: u32,
 }
@@ -77,12 +78,12 @@ impl BudgetArgs {
 /// How the past reaches a block's queries.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ExchangeArgs {
-    /// What travels between workers: move (keys, to the queries), stay (queries, to keys that
+    /// What travels between workers: move (keys, to the queries), stay (queries, to the keys, which
     /// stay where they were computed) or auto (whichever is fewer bytes)
     #[arg(long, value_name = "EXCHANGE", default_value_t = Exchange::Auto)]
     pub(crate) exchange: Exchange,
-    /// What travelling queries and outputs are, and keys and values of an f32 cache that are
-    /// handed off: f32 (exact), bf16 or f16
+    /// Number format in transit, of queries and outputs, and of keys and values handed off from an
+    /// f32 KV cache: f32 (exact), bf16 or f16
     #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
     pub(crate) wire: WireDtype,
 }
@@ -90,15 +91,16 @@ pub(crate) struct ExchangeArgs {
 /// What the memory must keep.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct QualityArgs {
-    /// exact (every key, whatever the server's default) or memory (what the policy keeps)
+    /// What to keep: exact (every key, whatever the server's default) or memory (what the policy
+    /// keeps)
     #[arg(long, value_name = "QUALITY")]
     quality: Option<QualityKind>,
-    /// Share of the attention mass, above 0 and at most 1, that each layer's memory must have
-    /// kept before anything is generated
+    /// Least share of the prompt's attention mass, above 0 and at most 1, that every layer must
+    /// retain
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     min_retained_mass: Option<f64>,
-    /// Where it kept less: escalate (prefill again with a larger budget, at last with every
-    /// key; the default) or report (go on and say so)
+    /// What to do below --min-retained-mass: escalate (prefill again with a larger budget, finally
+    /// with every key; the default) or report (answer all the same, and say so)
     #[arg(long, value_name = "WHAT")]
     below_floor: Option<BelowFloor>,
 }
@@ -116,8 +118,8 @@ impl QualityArgs {
 /// One policy.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct PolicyArgs {
-    /// What is remembered: dense (every key), window (sinks and recent keys) or h2o (sinks,
-    /// recent keys and heavy hitters; the default)
+    /// Memory policy: dense (every key), window (sinks and recent keys) or h2o (sinks, recent keys
+    /// and heavy hitters; the default)
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<PolicyKind>,
     #[command(flatten)]

@@ -7,8 +7,8 @@ use super::{OutputArgs, ServerArgs};
 
 /// What is said of requests that are named.
 const NAMED: &str = "\
-REQUEST is the id that the log and `aqueduct request list` have, or the caller's own (x-request-id).
-Of the last requests that have ended something is still known.
+REQUEST is the id in the log and in `aqueduct request list`, or the caller's own (x-request-id).
+Some details remain known of the last requests that have ended.
 
 Examples:
   aqueduct request show r064420b24c39ab00 -o yaml
@@ -17,11 +17,11 @@ Examples:
 /// What can be done with requests.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RequestCommand {
-    /// List requests under way, in the order in which they came
+    /// List requests under way, in order of arrival
     List(RequestListArgs),
     /// Show a request: its chunks, its completions, what its memory kept
     Show(RequestNameArgs),
-    /// End a request; its caller is told so
+    /// Cancel a request; its caller is told
     Cancel(RequestCancelArgs),
     /// Show what happened to a request, step by step
     Trace(RequestNameArgs),
@@ -45,13 +45,14 @@ pub(crate) struct RequestListArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Of this state alone: queued, prefill, decode or, with --all, finished, cancelled, failed
+    /// Only requests in this state: queued, prefill, decode or, with --all, finished, cancelled,
+    /// failed
     #[arg(long, value_name = "STATE")]
     pub(crate) state: Option<String>,
-    /// Those that have ended too, as far as the coordinator remembers them
+    /// Include requests that have ended, as far as the coordinator remembers them
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Ask for so many at once; more come in further pages
+    /// Requests per page; all pages are fetched
     #[arg(long, value_name = "N", default_value_t = 500,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::OPERATOR_LIST_MAX)))]
     pub(crate) chunk_size: u32,
@@ -65,7 +66,7 @@ pub(crate) struct RequestNameArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Id of the request, or its caller's
+    /// Id of the request, or the id that its caller gave it
     pub(crate) request: String,
 }
 
@@ -75,7 +76,7 @@ pub(crate) struct RequestNameArgs {
 pub(crate) struct RequestCancelArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Ids of requests, or their callers'
+    /// Ids of requests, or the ids that their callers gave them
     #[arg(required = true, value_name = "REQUEST")]
     pub(crate) requests: Vec<String>,
 }
@@ -88,7 +89,7 @@ Examples:
   aqueduct completion zsh > \"${fpath[1]}/_aqueduct\"
   aqueduct completion fish > ~/.config/fish/completions/aqueduct.fish")]
 pub(crate) struct CompletionArgs {
-    /// bash, zsh or fish
+    /// Shell: bash, zsh or fish
     #[arg(value_enum, hide_possible_values = true)]
     pub(crate) shell: Shell,
 }

@@ -44,17 +44,16 @@ impl GenerationConfig {
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FrontArgs {
-    /// What callers name the model, and are told that it is [default: what its folder or file is
-    /// called]
+    /// Model name in the API [default: the name of the model's folder or file]
     #[arg(long, visible_alias = "alias", value_name = "NAME", env = "AQUEDUCT_SERVED_MODEL_NAME",
           hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) served_model_name: Option<String>,
-    /// Address of the OpenAI-compatible HTTP API
+    /// Listen address of the OpenAI-compatible HTTP API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) http: String,
-    /// Origins whose web pages may call the HTTP API, such as https://chat.example:8443,
-    /// separated by commas; or local (those of the machine that the browser runs on), * (all) or
-    /// none
+    /// Origins whose web pages may call the HTTP API (CORS), such as https://chat.example:8443,
+    /// separated by commas; or local (the machine that the browser runs on, at any port), * (all)
+    /// or none
     #[arg(
         long,
         value_name = "ORIGINS",
@@ -63,13 +62,13 @@ pub(crate) struct FrontArgs {
         hide_env_values = true
     )]
     pub(crate) allowed_origins: Origins,
-    /// Most tokens of a chat's answer where its caller says nothing; less where the model has no
-    /// more positions
+    /// Most tokens of a chat answer if the caller sets no limit; fewer if the model has fewer
+    /// positions left
     #[arg(long, value_name = "TOKENS", default_value_t = limits::CHAT_TOKENS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=limits::OUTPUT_TOKENS_MAX as i64))]
     pub(crate) chat_max_tokens: u32,
-    /// Where sampling comes from that callers leave out: auto (the model's generation_config.json,
-    /// or general.sampling of a GGUF file) or none (a temperature of 1, and all tokens)
+    /// Source of default sampling parameters: auto (the model's generation_config.json, or
+    /// general.sampling of a GGUF file) or none (temperature 1, all tokens)
     #[arg(
         long,
         value_enum,
@@ -78,24 +77,23 @@ pub(crate) struct FrontArgs {
         hide_possible_values = true
     )]
     pub(crate) generation_config: GenerationConfig,
-    /// Address of the gRPC API
+    /// Listen address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,
     #[command(flatten)]
     pub(crate) monitor: MonitorArg,
     #[command(flatten)]
     pub(crate) tls: ServerTlsArgs,
-    /// File of the API keys that callers must show, made by `aqueduct keys new` [default: anybody
-    /// may call]
+    /// File of accepted API keys, made by `aqueduct keys new` [default: anybody may call]
     #[arg(long, value_name = "FILE", env = "AQUEDUCT_API_KEYS", hide_env_values = true)]
     pub(crate) api_keys: Option<PathBuf>,
-    /// Tokens of one request in flight at once, and of all together for each worker; a multiple of
-    /// the chunk size
+    /// Most prompt tokens in flight: of one request, and per worker over all requests; always at
+    /// least one chunk
     #[arg(long = "batch", value_name = "TOKENS",
           default_value_t = limits::BATCH_TOKENS_DEFAULT)]
     pub(crate) batch_tokens: u32,
-    /// Folder of the journal: requests that are under way when the process ends go on when it is
-    /// started again
+    /// Journal folder: requests under way when the process ends continue when it is restarted with
+    /// the same folder [default: no journal]
     #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR", hide_env_values = true)]
     pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -109,7 +107,7 @@ pub(crate) struct FrontArgs {
 /// Where a process tells those who watch it how it is.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MonitorArg {
-    /// Address of /metrics, /livez and /readyz over plain HTTP [default: none]
+    /// Listen address of /metrics, /livez and /readyz, over plain HTTP [default: none]
     #[arg(long = "monitor", value_name = "ADDR")]
     address: Option<String>,
 }
@@ -131,38 +129,38 @@ impl MonitorArg {
 /// the coordinator's options are, by which errors find the flags.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct AdmissionArgs {
-    /// Requests that are prefilled or decoded at once; more wait
+    /// Most requests that are prefilled or decoded at once; others wait
     #[arg(long = "max-running", visible_alias = "max-num-seqs", value_name = "N",
           default_value_t = limits::RUNNING_REQUESTS_DEFAULT)]
     pub(crate) running_requests: usize,
-    /// Requests that may wait
+    /// Most requests that wait; more are refused with 429
     #[arg(long = "max-queued", value_name = "N",
           default_value_t = limits::QUEUE_REQUESTS_DEFAULT)]
     pub(crate) queued_requests: usize,
-    /// Prompt tokens that may wait, if more than one request does
+    /// Most prompt tokens that wait, over all requests; one request alone may have more
     #[arg(long = "queue-tokens", value_name = "TOKENS",
           default_value_t = limits::QUEUE_TOKENS_DEFAULT)]
     pub(crate) queued_tokens: u64,
-    /// Longest prompt that is taken
+    /// Longest accepted prompt, in tokens
     #[arg(long = "max-prompt-tokens", value_name = "TOKENS",
           default_value_t = limits::PROMPT_TOKENS_MAX)]
     pub(crate) prompt_tokens_max: u32,
-    /// How long a request may wait and run together; a caller may ask for less
+    /// Seconds that a request may take, waiting included; a caller may ask for less
     #[arg(id = "request_deadline", long = "deadline-seconds", value_name = "S",
           default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
     pub(crate) deadline_seconds: u64,
-    /// How long requests whose worker was lost wait for one to come, where those that are left
-    /// cannot take over
+    /// Seconds that requests of a lost worker wait for a new worker, if the remaining ones cannot
+    /// take over
     #[arg(long, value_name = "S", default_value_t = limits::WORKER_GRACE_MS / 1000)]
     pub(crate) worker_grace_seconds: u64,
-    /// How long a resumable request goes on while its caller is not connected, and is kept after
-    /// its end
+    /// Seconds that a resumable request continues without its caller, and that its answer is kept
+    /// after its end
     #[arg(long, value_name = "S", env = "AQUEDUCT_RESUME_GRACE_S", hide_env_values = true,
           default_value_t = (limits::RESUME_GRACE_MS / 1000) as u32,
           value_parser = clap::value_parser!(u32).range(1..=RESUME_GRACE_S_MAX))]
     pub(crate) resume_grace_s: u32,
-    /// A chunk that takes so many milliseconds, and three times as long as others, is given to an
-    /// idle worker as well; 0 never does that
+    /// Milliseconds after which a slow chunk is also given to an idle worker (a hedge), if it takes
+    /// three times as long as others; 0: never
     #[arg(long, value_name = "MS", default_value_t = limits::HEDGE_AFTER_MS)]
     pub(crate) hedge_ms: u64,
 }
@@ -170,7 +168,7 @@ pub(crate) struct AdmissionArgs {
 /// How long a stop may take.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct GraceArg {
-    /// After SIGTERM nothing new is taken; what has begun may take so many seconds to end
+    /// Seconds that work under way may take to finish after SIGTERM; nothing new is accepted
     #[arg(
         long,
         value_name = "S",
@@ -205,9 +203,9 @@ pub(crate) struct ServingArgs {
 /// Arguments of `aqueduct serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The policy flags are defaults; a request may name its own. When both addresses are bound, one
-JSON line with them is printed to stdout; port 0 takes a free one. On SIGINT or SIGTERM nothing new
-is taken and answers under way have --grace-s to end; a second signal cuts them off.
+The policy flags are defaults, which a request may override. When both addresses are bound, one
+JSON line with them is printed to stdout; port 0 takes a free port. On SIGINT or SIGTERM nothing
+new is accepted, and answers under way have --grace-s to finish; a second signal cuts them off.
 
 Examples:
   aqueduct serve --model model --workers 4
@@ -226,9 +224,8 @@ pub(crate) struct ServeArgs {
 /// Arguments of `aqueduct coordinator`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Of the model only the tokeniser and the configuration are read; the workers hold the weights.
-Workers are those that --worker names, or those that register in the etcd that --etcd names, as
-they come and go.
+Only the model's tokeniser and configuration are read; the workers hold the weights. The workers
+are those listed by --worker or, with --etcd, those registered in etcd, as they come and go.
 
 Examples:
   aqueduct worker --model model --listen 127.0.0.1:7001 &
@@ -242,10 +239,10 @@ Examples:
   aqueduct coordinator --model model --worker http://w1:7001 http://w2:7001 --data-dir /data \\
       --id c1 --peers c1=http://c1:7072,c2=http://c2:7072,c3=http://c3:7072")]
 pub(crate) struct CoordinatorArgs {
-    /// Hugging Face folder or GGUF file
+    /// Model: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
-    /// Workers, as http://host:port, or https where --cluster-tls-cert is given
+    /// Addresses of workers, as http://host:port, or https://host:port with --cluster-tls-cert
     #[arg(id = "workers", long = "worker", value_name = "URL", num_args = 1..,
           required_unless_present = "etcd", conflicts_with = "etcd")]
     pub(crate) worker: Vec<String>,
@@ -262,22 +259,23 @@ pub(crate) struct CoordinatorArgs {
 /// Arguments of `aqueduct worker`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-When the model is loaded and the address bound, one JSON line with it is printed to stdout;
-port 0 takes a free one. On SIGINT or SIGTERM coordinators give it nothing new, and what it has may
-end within --grace-s; a second signal ends it at once.
+When the model is loaded and the address is bound, one JSON line with it is printed to stdout;
+port 0 takes a free port. On SIGINT or SIGTERM coordinators give the worker no new work, and what
+it has may finish within --grace-s; a second signal ends it at once.
 
 Example:
   aqueduct worker --model model --listen 0.0.0.0:7001 --advertise http://10.0.0.7:7001")]
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Address to listen on
+    /// Listen address
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7001")]
     pub(crate) listen: String,
-    /// Where coordinators and other workers reach it [default: http://ADDR or https://ADDR]
+    /// URL at which coordinators and other workers reach this one [default: the listen address, as
+    /// http:// or https://]
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
-    /// Compute threads; 0 is one for each core
+    /// Compute threads; 0: one per core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
     #[command(flatten)]
@@ -292,9 +290,9 @@ pub(crate) struct WorkerArgs {
     pub(crate) pool: PoolArg,
     #[command(flatten)]
     pub(crate) serving: ServingArgs,
-    /// Hand-offs between CUDA devices by NCCL, which knows neither certificates nor encryption:
-    /// auto (where both ends have it, and members speak plaintext), on (also where they speak TLS)
-    /// or off (gRPC alone)
+    /// When CUDA devices hand memory over by NCCL, which has neither encryption nor certificates:
+    /// auto (if both ends have it and members speak plaintext), on (also if members speak TLS) or
+    /// off (gRPC only)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]
     pub(crate) link_nccl: NcclArg,

@@ -14,7 +14,7 @@ const SERVER_DEFAULT: &str = "http://127.0.0.1:7070";
 /// Where contexts are written down.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ContextFileArg {
-    /// File of contexts [default: aqueduct/config.json in $XDG_CONFIG_HOME or ~/.config]
+    /// File of saved contexts [default: aqueduct/config.json in $XDG_CONFIG_HOME or ~/.config]
     #[arg(long = "config", value_name = "FILE", env = "AQUEDUCT_CONFIG", hide_env_values = true)]
     path: Option<PathBuf>,
 }
@@ -38,12 +38,11 @@ impl ContextFileArg {
 /// The server to ask.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// gRPC address of the coordinator, or of several of a group, separated by commas [default:
+    /// gRPC address of the coordinator, or of several in a group, separated by commas [default:
     /// that of the context, or http://127.0.0.1:7070]
     #[arg(long = "server", value_name = "URL", env = "AQUEDUCT_SERVER", hide_env_values = true)]
     url: Option<String>,
-    /// Ask the server that is written down under this name [default: the one in use, see
-    /// `aqueduct context`]
+    /// Saved context whose server to use, see `aqueduct context` [default: the one in use]
     #[arg(long, value_name = "NAME", env = "AQUEDUCT_CONTEXT", hide_env_values = true)]
     context: Option<String>,
     #[command(flatten)]

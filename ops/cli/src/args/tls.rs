@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 /// What callers see of a coordinator, and what it asks of them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServerTlsArgs {
-    /// Certificate of both APIs, with those between it and its authority [default: plaintext]
+    /// Certificate of both APIs, with any intermediate certificates [default: plaintext]
     #[arg(
         long,
         value_name = "PEM",
@@ -19,7 +19,7 @@ pub(crate) struct ServerTlsArgs {
         requires = "tls_key"
     )]
     tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of --tls-cert
     #[arg(
         long,
         value_name = "PEM",
@@ -28,7 +28,7 @@ pub(crate) struct ServerTlsArgs {
         requires = "tls_cert"
     )]
     tls_key: Option<PathBuf>,
-    /// Authorities that sign callers' certificates [default: none is asked for]
+    /// CA certificates for callers' certificates [default: callers need no certificate]
     #[arg(
         long,
         value_name = "PEM",
@@ -37,7 +37,7 @@ pub(crate) struct ServerTlsArgs {
         requires = "tls_cert"
     )]
     tls_ca: Option<PathBuf>,
-    /// Whether callers must show a certificate: required, or optional
+    /// Whether callers must present a certificate: required or optional
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_TLS_CLIENT_AUTH", hide_env_values = true,
           requires = "tls_ca", value_enum, hide_possible_values = true,
           default_value_t = ClientAuth::Required)]
@@ -76,16 +76,16 @@ impl ServerTlsArgs {
 /// How members of a cluster know each other.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterTlsArgs {
-    /// Certificate for sessions, hand-offs and exchanges between members, which names the role of
-    /// its owner: coordinator.aqueduct or worker.aqueduct [default: plaintext]
+    /// Certificate for connections between members (coordinators and workers); names its owner's
+    /// role, coordinator.aqueduct or worker.aqueduct [default: plaintext]
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_CERT", hide_env_values = true,
           requires_all = ["cluster_tls_key", "cluster_tls_ca"])]
     cluster_tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of --cluster-tls-cert
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_KEY", hide_env_values = true,
           requires_all = ["cluster_tls_cert", "cluster_tls_ca"])]
     cluster_tls_key: Option<PathBuf>,
-    /// Authorities that sign members' certificates
+    /// CA certificates for members' certificates
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_CA", hide_env_values = true,
           requires_all = ["cluster_tls_cert", "cluster_tls_key"])]
     cluster_tls_ca: Option<PathBuf>,
@@ -138,14 +138,14 @@ impl ClusterTlsArgs {
 /// How etcd is known, and knows us.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct EtcdTlsArgs {
-    /// Authorities that sign etcd's certificates [default: plaintext]
+    /// CA certificates for etcd's certificates [default: plaintext]
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_CA", hide_env_values = true)]
     etcd_tls_ca: Option<PathBuf>,
-    /// Certificate that etcd asks for, if it does
+    /// Client certificate for etcd, if it requires one
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_CERT", hide_env_values = true,
           requires_all = ["etcd_tls_key", "etcd_tls_ca"])]
     etcd_tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of --etcd-tls-cert
     #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_KEY", hide_env_values = true,
           requires_all = ["etcd_tls_cert", "etcd_tls_ca"])]
     etcd_tls_key: Option<PathBuf>,
@@ -174,13 +174,13 @@ impl EtcdTlsArgs {
 /// go together as flags must, and of them counts what goes with the server that is asked.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClientTlsArgs {
-    /// Authorities that sign the server's certificate, for an https URL [env: AQUEDUCT_TLS_CA]
+    /// CA certificates for the server's certificate, with an https URL [env: AQUEDUCT_TLS_CA]
     #[arg(long, value_name = "PEM")]
     tls_ca: Option<PathBuf>,
-    /// Certificate to show, where the server asks for one [env: AQUEDUCT_TLS_CERT]
+    /// Client certificate, if the server asks for one [env: AQUEDUCT_TLS_CERT]
     #[arg(long, value_name = "PEM")]
     tls_cert: Option<PathBuf>,
-    /// Its private key [env: AQUEDUCT_TLS_KEY]
+    /// Private key of --tls-cert [env: AQUEDUCT_TLS_KEY]
     #[arg(long, value_name = "PEM")]
     tls_key: Option<PathBuf>,
 }

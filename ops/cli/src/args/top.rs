@@ -10,14 +10,14 @@ use super::output::interval;
 /// Arguments of `aqueduct top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Shows workers with the pages that they use, requests under way with the time to their first token
-and between tokens (GAP), and of one of them how far each chunk is through the layers.
+Shows workers with the pages that they use, requests under way with the time to first token and
+between tokens (GAP), and for one request how far each chunk is through the layers (the wavefront).
 
 Keys:
-  up, down     choose a request; the wavefront is that one's
-  left, right  order requests by another column
-  r            the other way round
-  q, Ctrl-C    end
+  up, down     select the request whose wavefront is shown
+  left, right  sort requests by another column
+  r            reverse the order
+  q, Ctrl-C    quit
 
 Examples:
   aqueduct top --context production
@@ -25,10 +25,10 @@ Examples:
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Print one frame as text, and end; needs no terminal
+    /// Print one frame as text and exit; needs no terminal
     #[arg(long)]
     pub(crate) once: bool,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
