@@ -79,7 +79,7 @@ fn wrong_options() {
     serve(&["--threads", "1025"], "--threads = 1025");
     serve(&["--monitor", "x"], "--monitor = x");
     serve(&["--resume-grace-s", "0"], "--resume-grace-s");
-    serve(&["--deadline-seconds", "0"], "--deadline-seconds = 0 s");
+    serve(&["--deadline-s", "0"], "--deadline-s = 0 s");
     serve(&["--data-dir", file], &format!("--data-dir = {file}: must be a folder"));
     let worker =
         |more: &[&str], said| check(&[&["worker", "--listen", "127.0.0.1:0"], more].concat(), said);

@@ -66,7 +66,7 @@ fn answer(coordinator: &Running, ask: Ask, fault: impl FnOnce()) -> Vec<(Value, 
     let mut caller = aqueduct()
         .args(["generate", "--server", &url, "--json", "--temperature", "0"])
         .args(ask.options)
-        .args(["--max-tokens", "6", "--deadline-seconds", "60", "--file"])
+        .args(["--max-tokens", "6", "--deadline-s", "60", "--file"])
         .arg(&file)
         .stdout(Stdio::piped())
         .spawn()

@@ -43,7 +43,7 @@ fn id(key: &str) -> &str {
 fn generate(server: &Running, key: Option<&str>, prompt: &str) -> (Option<i32>, String) {
     let url = format!("http://{}", server.address("grpc"));
     let mut command = aqueduct();
-    command.args(["generate", "--server", &url, "--log", "trace", "--deadline-seconds", "30"]);
+    command.args(["generate", "--server", &url, "--log", "trace", "--deadline-s", "30"]);
     command.args(["--max-tokens", "2", "--temperature", "0", prompt]);
     command.env_remove("AQUEDUCT_API_KEY").envs(key.map(|key| ("AQUEDUCT_API_KEY", key)));
     let output = command.output().unwrap();

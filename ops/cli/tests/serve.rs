@@ -150,8 +150,7 @@ fn errors_of_a_server_are_exit_codes() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("65536"), "{}", stderr(&output));
     let long = ["--file", file.to_str().unwrap(), "--max-tokens", "20000"];
-    let output =
-        run([&["generate", "--server", &url, "--deadline-seconds", "1"], &long[..]].concat());
+    let output = run([&["generate", "--server", &url, "--deadline-s", "1"], &long[..]].concat());
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     drop(server);
     let output = run(["generate", "--server", &url, "x"]);

@@ -108,7 +108,8 @@ pub(crate) struct BatchArg {
 pub(crate) struct StallArg {
     /// Seconds that a device may take for one layer; then its worker ends, for a supervisor to
     /// restart it. 0: no limit
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::STALL_S_DEFAULT)]
+    #[arg(long = "stall-s", alias = "stall-seconds", value_name = "S",
+          default_value_t = limits::STALL_S_DEFAULT)]
     stall_seconds: u64,
 }
 

@@ -53,7 +53,12 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     pub(crate) no_resume: bool,
     /// Deadline of the whole answer, in seconds
-    #[arg(long = "deadline-seconds", value_name = "S", default_value_t = 3600)]
+    #[arg(
+        long = "deadline-s",
+        alias = "deadline-seconds",
+        value_name = "S",
+        default_value_t = 3600
+    )]
     pub(crate) deadline_seconds: u64,
     /// Print one JSON line per event
     #[arg(long)]

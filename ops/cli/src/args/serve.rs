@@ -146,12 +146,13 @@ pub(crate) struct AdmissionArgs {
           default_value_t = limits::PROMPT_TOKENS_MAX)]
     pub(crate) prompt_tokens_max: u32,
     /// Seconds that a request may take, waiting included; a caller may ask for less
-    #[arg(id = "request_deadline", long = "deadline-seconds", value_name = "S",
-          default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
+    #[arg(id = "request_deadline", long = "deadline-s", alias = "deadline-seconds",
+          value_name = "S", default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
     pub(crate) deadline_seconds: u64,
     /// Seconds that requests of a lost worker wait for a new worker, if the remaining ones cannot
     /// take over
-    #[arg(long, value_name = "S", default_value_t = limits::WORKER_GRACE_MS / 1000)]
+    #[arg(long = "worker-grace-s", alias = "worker-grace-seconds", value_name = "S",
+          default_value_t = limits::WORKER_GRACE_MS / 1000)]
     pub(crate) worker_grace_seconds: u64,
     /// Seconds that a resumable request continues without its caller, and that its answer is kept
     /// after its end
