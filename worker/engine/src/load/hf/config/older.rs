@@ -4,7 +4,7 @@ use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
-use super::nemotron_h;
+use super::{falcon_h1, nemotron_h};
 use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
@@ -54,6 +54,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
         GPT_NEO => gpt_neo(fields),
         OPT => opt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
+        falcon_h1::FALCON_H1 => falcon_h1::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
         LFM2 => {
