@@ -134,12 +134,13 @@ DEVICE void decay_and_step(const Recurrence& p, const Token& token) {
     for (u32 head = lane_index(); head < p.heads; head += 32) {
         bool is_delta = p.rule == DELTA;
         f64 x = gates[is_delta ? p.heads + head : head];
+        if (!is_delta) x *= (f64)p.dt_scale;
         f64 dt = softplus(x + (f64)p.shift[head]), step = dt;
         if (is_delta) {
             step = (f64)p.most / (1.0 + exp_wide(-(f64)gates[head]));
         } else {
             dt = dt < (f64)p.least ? (f64)p.least : dt > (f64)p.most ? (f64)p.most : dt;
-            step = dt;
+            step = dt * (f64)p.x_scale;
         }
         f32 decay = (f32)exp_wide(-(f64)p.rate[head] * dt);
         store16(p.steps + (token.index * p.heads + head) * 4,

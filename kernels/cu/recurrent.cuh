@@ -44,6 +44,7 @@ struct Recurrence {
     u32 parts;            // of a row, each normed by itself
     f32 eps;
     f32 least, most;      // SCAN: of a step; DELTA: `most` is what sigmoid is multiplied by
+    f32 dt_scale, x_scale; // SCAN: of what a step is made of, and of what it lets in
     u32 code;             // what `broken` becomes
     u32 tiled;            // or they are `groups` apart
 };

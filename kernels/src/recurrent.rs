@@ -89,9 +89,9 @@ impl Delta {
 /// A selective state space in which a head's decay is one number  (Dao and Gu 2024, Mamba 2).
 ///
 /// Columns: z, `heads * head_dim`; x of all heads and B and C of all groups, which are
-/// silu(conv(.)); dt, one for every head. With Δ = softplus(dt + shift) within `limits`:
+/// silu(conv(.)); dt, one for every head. With Δ = softplus(`dt_scale` dt + shift) within `limits`:
 ///
-/// S ← exp(-rate Δ) S + B ⊗ Δ x;  y = Cᵀ S + skip · x;  output RMSnorm(y · silu(z)).
+/// S ← exp(-rate Δ) S + B ⊗ `x_scale` Δ x;  y = Cᵀ S + skip · x;  output RMSnorm(y · silu(z)).
 #[derive(Debug, Clone)]
 pub struct Scan {
     /// As many states.
@@ -108,6 +108,10 @@ pub struct Scan {
     pub shift: Arc<[f32]>,
     /// `[heads]`.
     pub skip: Arc<[f32]>,
+    /// Multiplies dt: 1 in most models  (TII 2025, Falcon H1).
+    pub dt_scale: f32,
+    /// Multiplies what comes into a state, and so what comes out of it but for `skip`: the same.
+    pub x_scale: f32,
     /// Least and greatest Δ.
     pub limits: [f32; 2],
     /// The norm, if the model has it.
@@ -282,14 +286,15 @@ impl Scan {
         head / (self.heads / self.groups)
     }
 
-    /// The decay of a head and Δ, for a token whose dt this is.
+    /// The decay of a head and what multiplies x, for a token whose dt this is.
     pub(crate) fn decay_and_step(&self, head: usize, dt: f32) -> [f32; 2] {
         let [least, most] = self.limits.map(f64::from);
-        let step = softplus(f64::from(dt) + f64::from(self.shift[head]));
+        let step = softplus(f64::from(self.dt_scale) * f64::from(dt) + f64::from(self.shift[head]));
         // `clamp` panics where limits cross, and `max` would make a number of NaN.
         let step = if step < least { least } else { step };
         let step = if step > most { most } else { step };
-        [(-f64::from(self.rate[head]) * step).exp() as f32, step as f32]
+        let decay = (-f64::from(self.rate[head]) * step).exp();
+        [decay as f32, (step * f64::from(self.x_scale)) as f32]
     }
 }
 

@@ -340,6 +340,10 @@ pub struct LayerWeights {
     /// What this layer has instead of attention, if it is none. `qkv` is its first product then,
     /// and `out` takes what it gives.
     pub recurrent: Option<Arc<Recurrent>>,
+    /// It takes the stream as what mixes tokens in the layer before took it, and not what that has
+    /// added to it: the two stand side by side  (TII 2025, Falcon H1). The layer before has no
+    /// feed-forward part then.
+    pub beside_last: bool,
     /// The feed-forward part.
     pub ffn: FeedForward,
     /// It takes the stream as attention does, and not what attention has added to it

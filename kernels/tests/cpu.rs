@@ -198,6 +198,7 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         k_norm: qk_norm.then(|| norm(spec.head_dim, 4)),
         v_norm: None,
         keys_of: None,
+        beside_last: false,
         input: None,
         norms_last: false,
         norms_apart: false,

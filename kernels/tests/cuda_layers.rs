@@ -110,6 +110,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         k_norm: None,
         v_norm: None,
         keys_of: None,
+        beside_last: false,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -63,6 +63,8 @@ fn scan(taps: usize, [heads, groups]: [usize; 2], dims: [usize; 2]) -> Recurrent
         rate: above_zero(heads, 3),
         shift: noise(heads, 4).into(),
         skip: noise(heads, 5).into(),
+        dt_scale: 0.7,
+        x_scale: 1.3,
         limits: [0.01, 2.0],
         norm: Some(GroupNorm { weights: noise(heads * head_dim, 6).into(), groups: 1, eps: 1e-5 }),
     };

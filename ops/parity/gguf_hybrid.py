@@ -6,7 +6,7 @@ import torch
 DELTA = {'qwen3_next', 'qwen3_5_text', 'qwen3_5_moe_text'}
 # Whose value heads the converter has go round the key heads; else those of one follow each other.
 TILED = {'qwen3_5_text', 'qwen3_5_moe_text'}
-SCAN = {'granitemoehybrid', 'bamba'}
+SCAN = {'granitemoehybrid', 'bamba', 'falcon_h1'}
 GATED = {'lfm2', 'lfm2_moe'}
 # Whose files number parts of layers.
 PARTS = {'nemotron_h'}
@@ -14,6 +14,7 @@ PARTS = {'nemotron_h'}
 ARCHITECTURES = {'qwen3_next': 'qwen3next', 'qwen3_5_text': 'qwen35',
                  'qwen3_5_moe_text': 'qwen35moe', 'granitemoehybrid': 'granitehybrid',
                  'bamba': 'granitehybrid', 'lfm2': 'lfm2', 'lfm2_moe': 'lfm2moe',
+                 'falcon_h1': 'falcon-h1',
                  'nemotron_h': 'nemotron_h'}
 # What these families call otherwise.
 QWEN = {'post_attention_layernorm': 'post_attention_norm'}
@@ -51,6 +52,9 @@ def add_metadata(writer, config):
         if kind != 'qwen3_5_text':
             writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
         return
+    if kind == 'falcon_h1':  # of whose layers each is attention too
+        add_scan_metadata(writer, config)
+        return
     attends = [name in ('attention', 'full_attention') for name in config.layer_types]
     writer.add_head_count_kv([config.num_key_value_heads * one for one in attends])
     if kind in GATED:
@@ -64,11 +68,7 @@ def add_metadata(writer, config):
             writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
             writer.add_expert_weights_scale(config.routed_scaling_factor)
         return
-    writer.add_ssm_conv_kernel(config.mamba_d_conv)
-    writer.add_ssm_state_size(config.mamba_d_state)
-    writer.add_ssm_group_count(config.mamba_n_groups)
-    writer.add_ssm_time_step_rank(config.mamba_n_heads)
-    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    add_scan_metadata(writer, config)
     rotates = kind == 'bamba' or config.position_embedding_type == 'rope'
     writer.add_rope_scaling_finetuned(rotates)
     if kind == 'bamba':
@@ -77,6 +77,14 @@ def add_metadata(writer, config):
         writer.add_feed_forward_length(config.shared_intermediate_size)
     else:
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+
+
+def add_scan_metadata(writer, config):
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_group_count(config.mamba_n_groups)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
 
 
 def has_experts(config):

@@ -451,6 +451,13 @@ SHARED_MOE = dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)
 # transformers keeps time steps above the least one that they begin with, as no other runtime does.
 NEMOTRON_H = dict(mamba_num_heads=8, mamba_head_dim=12, ssm_state_size=20, n_groups=2, head_dim=32,
                   chunk_size=16, time_step_min=1e-30)
+SCAN_OF_H1 = dict(mamba_n_heads=8, mamba_d_head=12, mamba_d_state=20, mamba_chunk_size=16)
+# As its smallest model has them, but for those that are the same.
+FALCON_H1 = dict(
+    embedding_multiplier=5.65, lm_head_multiplier=0.4, attention_in_multiplier=0.9,
+    attention_out_multiplier=0.9375, key_multiplier=0.39, ssm_in_multiplier=1.25,
+    ssm_out_multiplier=0.236, mlp_multipliers=[0.88, 0.586],
+    ssm_multipliers=[0.354, 0.25, 0.7, 0.5, 0.3], **SCAN_OF_H1)
 LFM3_ROPE = dict(sliding_attention=dict(rope_type='default', rope_theta=1e4),
                  full_attention=dict(rope_type='proportional', rope_theta=1e6,
                                      partial_rotary_factor=0.5))
@@ -504,6 +511,14 @@ MODELS.update({
     'bamba-biases': ('BambaConfig', dict(
         attn_layer_indices=[0, 2], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
         mamba_conv_bias=False, mamba_expand=1, **MAMBA)),
+    'falcon-h1': ('FalconH1Config', dict(
+        mamba_n_groups=2, mamba_d_ssm=96, mamba_conv_bias=True, **FALCON_H1)),
+    'falcon-h1-norms': ('FalconH1Config', dict(
+        mamba_n_groups=2, mamba_d_ssm=96, mamba_rms_norm=True, mamba_norm_before_gate=False,
+        mamba_conv_bias=False, mamba_d_conv=3, head_dim=24, time_step_limit=[0.3, 0.9],
+        tie_word_embeddings=True, **FALCON_H1)),
+    # As converters leave it, which multiply weights instead.
+    'falcon-h1-plain': ('FalconH1Config', dict(mamba_n_groups=2, mamba_d_ssm=96, **SCAN_OF_H1)),
     'nemotron-h': ('NemotronHConfig', dict(layers_block_type=parts('M-M*-M'), **NEMOTRON_H)),
     # A feed-forward part that nothing stands before, and one behind another.
     'nemotron-h-biases': ('NemotronHConfig', dict(
@@ -621,7 +636,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe
                'mistral4', 'dots1-global', 'afmoe',
                'qwen3-next', 'qwen35', 'qwen35-moe',
                'lfm2', 'lfm2-moe', 'granite4-mamba', 'granite4-moe-whole', 'bamba-whole',
-               'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
+               'falcon-h1-plain', 'nemotron-h', 'nemotron-h-biases', 'nemotron-h-moe']
 # Those of few models.
 FP4_TYPES = {'gpt-oss': ['MXFP4'], 'qwen3-moe-64': ['NVFP4']}
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
@@ -1133,6 +1148,8 @@ def shrink():
         'linear_attention', 'full_attention'])
     MODELS['lara-mini'][1].update(num_hidden_layers=3, layer_types=[
         'linear_attention', 'sliding_attention', 'full_attention'])
+    for name in ('falcon-h1', 'falcon-h1-norms', 'falcon-h1-plain'):
+        MODELS[name][1].update(mamba_d_ssm=64, mamba_d_head=8)  # whole blocks of Q8_0
     MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
     MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -1252,6 +1269,9 @@ def fixture_cases(cases):
     narrow_case(cases, 'granite4-mamba', torch.float16)
     narrow_case(cases, 'granite4-moe', torch.bfloat16)
     narrow_case(cases, 'bamba', torch.bfloat16)
+    narrow_case(cases, 'falcon-h1', torch.bfloat16)
+    narrow_case(cases, 'falcon-h1-norms', torch.float16)
+    gguf_case(cases, 'falcon-h1-plain', 'Q8_0')
     narrow_case(cases, 'nemotron-h-biases', torch.bfloat16)
     gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
     narrow_case(cases, 'lfm3', torch.bfloat16)

@@ -281,6 +281,7 @@ impl PlainLayer {
             spec: self.spec,
             attn_norm,
             keys_of: self.borrows.then_some(0),
+            beside_last: false,
             qkv: self.qkv.pack(backend),
             latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,

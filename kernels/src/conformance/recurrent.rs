@@ -93,6 +93,8 @@ fn scan(
         rate: random.normals(heads).iter().map(|x| x.exp()).collect(),
         shift: random.normals(heads).into(),
         skip: random.normals(heads).into(),
+        dt_scale: if norm.is_some() { 1.0 } else { 0.6 },
+        x_scale: if norm.is_some() { 1.0 } else { 1.7 },
         limits: [0.01, 2.0],
         norm: norm.map(|groups| GroupNorm { weights, groups, eps: 1e-5 }),
     }
@@ -180,7 +182,8 @@ fn scan_step(of: &Scan, (xbc, row): (&[f64], &[f64]), state: &mut Vec<f64>) -> V
         let g = h / (heads / of.groups);
         let b = &xbc[heads * p + g * n..][..n];
         let c = &xbc[heads * p + (of.groups + g) * n..][..n];
-        let dt = row[heads * p + xbc.len() + h] + f64::from(of.shift[h]);
+        let dt = row[heads * p + xbc.len() + h] * f64::from(of.dt_scale);
+        let dt = dt + f64::from(of.shift[h]);
         let dt = softplus(dt).clamp(of.limits[0].into(), of.limits[1].into());
         let decay = (-f64::from(of.rate[h]) * dt).exp();
         for j in 0..p {
@@ -188,7 +191,7 @@ fn scan_step(of: &Scan, (xbc, row): (&[f64], &[f64]), state: &mut Vec<f64>) -> V
             let mut y = f64::from(of.skip[h]) * x;
             for i in 0..n {
                 let at = &mut state[(h * n + i) * p + j];
-                *at = decay * *at + b[i] * dt * x;
+                *at = decay * *at + b[i] * dt * f64::from(of.x_scale) * x;
                 y += c[i] * *at;
             }
             out.push(y * silu(row[h * p + j]));

@@ -101,6 +101,7 @@ impl Weights {
             k_norm: None,
             v_norm: None,
             keys_of: None,
+            beside_last: false,
             input: None,
             norms_last: false,
             norms_apart: false,

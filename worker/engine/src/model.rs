@@ -11,7 +11,7 @@ use aqueduct_kernels::{
     Linear, MemorySet, Op, Pool, Queries, Rows, Window,
 };
 
-use self::checks::{check_heads, check_lenders, windowed};
+use self::checks::{check_heads, check_lenders, check_neighbours, windowed};
 use crate::error::EngineError;
 use crate::inputs::{LayerInputs, TokenInputs};
 use crate::positions::PositionTable;
@@ -145,6 +145,7 @@ impl Model {
         Refusal::unless_within("state_bytes", shape.state_bytes, state_bytes, state_bytes)?;
         check_heads(&parts)?;
         check_lenders(&parts)?;
+        check_neighbours(&parts.layers)?;
         let table = parts.positions.as_ref();
         table.map_or(Ok(()), |table| table.check(shape.max_positions, shape.width))?;
         match &parts.inputs {
@@ -203,6 +204,11 @@ impl Model {
     /// As [`Backend::fabric`] has it.
     pub fn fabric(&self) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
         self.parts.backend.clone().fabric()
+    }
+
+    /// Whether layer `idx` takes the stream as the layer before it took it.
+    pub(crate) fn is_beside_last(&self, idx: usize) -> bool {
+        self.parts.layers.get(idx).is_some_and(|layer| layer.beside_last)
     }
 
     /// Number of layers.

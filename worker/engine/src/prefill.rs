@@ -88,16 +88,19 @@ pub fn prefill(
     let no_mass = || Array::from(vec![0.0; 2]);
     let retained = (0..model.layers()).map(|_| no_mass()).collect();
     let mut spine = Spine { step, angles, inputs, first_lender, lent, retained, port };
+    let mut before = None; // the stream as the last layer took it, where the next one takes it too
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let outputs = spine.step.outputs(idx, want);
         if layer.keys_of.is_some() && outputs == 0 {
             break; // nothing comes of the others either
         }
+        let taken = before.as_ref().unwrap_or(&x);
         let output = match (&layer.recurrent, layer.keys_of) {
-            (_, Some(lender)) => spine.borrow((idx, layer), lender, &x, outputs)?,
-            (Some(recurrent), _) => spine.recur((idx, layer), recurrent, &x, outputs)?,
-            (None, None) => spine.through((idx, layer), &x, outputs)?,
+            (_, Some(lender)) => spine.borrow((idx, layer), lender, taken, outputs)?,
+            (Some(recurrent), _) => spine.recur((idx, layer), recurrent, taken, outputs)?,
+            (None, None) => spine.through((idx, layer), taken, outputs)?,
         };
+        before = model.is_beside_last(idx + 1).then(|| x.clone());
         let Spine { step, inputs, port, .. } = &mut spine;
         x = beside(*port, || step.finish((idx, layer), inputs.as_ref(), x, output))?;
     }

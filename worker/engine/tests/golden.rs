@@ -114,6 +114,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         k_norm: Some(w.kn.clone().into()),
         v_norm: None,
         keys_of: None,
+        beside_last: false,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -40,6 +40,19 @@ fn scan(weights: &mut Weights) -> Recurrent {
     let norm = Some(GroupNorm { weights: vec![1.0; 14].into(), groups: 1, eps: 1e-6 });
     let limits = [0.0, f32::INFINITY];
     let (heads, head_dim, groups, state_dim) = (2, 7, 1, 3);
-    let scan = Scan { heads, head_dim, groups, state_dim, rate, shift, skip, limits, norm };
+    let (dt_scale, x_scale) = (1.0, 1.0);
+    let scan = Scan {
+        heads,
+        head_dim,
+        groups,
+        state_dim,
+        rate,
+        shift,
+        skip,
+        dt_scale,
+        x_scale,
+        limits,
+        norm,
+    };
     weights.recurrent(2, scan.channels(), Rule::Scan(scan))
 }

@@ -77,6 +77,7 @@ pub(crate) fn parts(
         k_norm: None,
         v_norm: None,
         keys_of: None,
+        beside_last: false,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -51,6 +51,8 @@ pub(crate) struct Recurrence {
     pub(crate) eps: f32,
     pub(crate) least: f32,
     pub(crate) most: f32,
+    pub(crate) dt_scale: f32,
+    pub(crate) x_scale: f32,
     pub(crate) code: u32,
     pub(crate) tiled: u32,
 }

@@ -215,6 +215,8 @@ fn of_scan(scan: &Scan, common: Recurrence) -> Recurrence {
         eps,
         least: scan.limits[0],
         most: scan.limits[1],
+        dt_scale: scan.dt_scale,
+        x_scale: scan.x_scale,
         ..common
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Batch<'m, 'a> {
     pub(super) shards: Vec<Seat<'m, Past<'a>>>,
     /// `[rows, width]`.
     x: Rows,
+    /// The same as the last layer took them, where the next one takes them so too.
+    before: Option<Rows>,
     /// Of the rows' positions.
     angles: LayerAngles<'m>,
     /// What layers take of the rows' tokens, where they take anything.
@@ -61,7 +63,8 @@ impl<'m, 'a> Batch<'m, 'a> {
         let x = Rows::zeros(tokens.len(), model.shape().width as usize);
         let angles = model.angles_at(&[]);
         let told = Told::new(model, tokens.len());
-        let mut batch = Self { model, sets, shards, x, angles, inputs: None, told, done };
+        let (before, inputs) = (None, None);
+        let mut batch = Self { model, sets, shards, x, before, angles, inputs, told, done };
         let positions = batch.positions();
         batch.angles = model.angles_at(&positions);
         let embedded = batch.together(|_, rows| {
@@ -83,7 +86,7 @@ impl<'m, 'a> Batch<'m, 'a> {
                 true => Cow::Borrowed(&batch.angles),
                 false => Cow::Owned(batch.model.angles_at(positions)),
             };
-            let x = batch.x.part(rows);
+            let x = batch.taken().part(rows);
             let angles = angles.of(idx);
             Ok(batch.model.backend().project_each(layer, &x, positions, angles)?)
         };
@@ -134,7 +137,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         recurrent: &Recurrent,
     ) -> Vec<Result<Rows, EngineError>> {
         let mix = |batch: &Self, rows: Range<usize>| {
-            Ok(batch.model.backend().mix(layer, &batch.x.part(rows))?)
+            Ok(batch.model.backend().mix(layer, &batch.taken().part(rows))?)
         };
         let columns = self.together(mix);
         let columns = self.stack(recurrent.columns(), columns);
@@ -151,6 +154,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         let cols = layer.recurrent.as_ref().map_or(attended, |recurrent| recurrent.outputs());
         let attention = self.part(outputs);
         let attention = self.stack(cols, attention);
+        self.before = self.model.is_beside_last(idx + 1).then(|| self.x.clone());
         self.replace(|batch, rows| {
             if rows.len() < batch.x.rows() {
                 attention.array().host()?;
@@ -200,6 +204,11 @@ impl<'m, 'a> Batch<'m, 'a> {
         self.done.into_iter().map(|done| done.expect("every turn ends")).collect()
     }
 
+    /// What of the stream the next layer's mixer takes.
+    fn taken(&self) -> &Rows {
+        self.before.as_ref().unwrap_or(&self.x)
+    }
+
     /// `compute` becomes the rows.
     fn replace(&mut self, compute: impl Fn(&Self, Range<usize>) -> Result<Rows, EngineError>) {
         let rows = self.together(compute);
@@ -247,6 +256,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         compute: impl Fn(&Self, Range<usize>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         self.x.array().host()?;
+        self.taken().array().host()?;
         let made = compute(self, row..row + 1);
         let sound = self.model.backend().sound();
         let made = made?;
@@ -282,6 +292,10 @@ impl<'m, 'a> Batch<'m, 'a> {
         self.told.hear();
         self.x.array().host().ok(); // what it may tell was met before
         self.x = self.x.kept(stays);
+        if let Some(before) = &mut self.before {
+            before.array().host().ok();
+            *before = before.kept(stays);
+        }
         self.inputs = self.inputs.take().map(|inputs| inputs.kept(stays));
         self.angles = self.model.angles_at(&self.positions());
     }

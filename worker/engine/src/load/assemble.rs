@@ -6,6 +6,7 @@ mod latent;
 mod layer_norms;
 mod matrices;
 mod mixer;
+mod multiplied;
 mod recurrent;
 mod sources;
 mod unused;
@@ -179,12 +180,10 @@ impl<'a, 'r> Assembler<'a, 'r> {
             None => self.attention(prefix, idx)?,
         };
         let ffn = self.feed(prefix, idx)?;
-        let before_mixer = pre_norm.filter(|_| decoder.has_mixer(idx));
-        let attn_norm = self.norm_of(prefix, names.attn_norm, before_mixer)?;
-        let before_feed = pre_norm.filter(|_| decoder.has_feed(idx));
+        let attn_norm = self.norm_before_mixer(prefix, idx, pre_norm)?;
         let ffn_norm = match decoder.shares_norm() {
             true => attn_norm.clone(),
-            false => self.norm_of(prefix, names.ffn_norm, before_feed)?,
+            false => self.norm_before_feed(prefix, idx, pre_norm)?,
         };
         let keys_of = decoder.keys_of(idx);
         let normed = decoder.family == Family::Gemma4 && keys_of.is_none();
@@ -193,6 +192,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         Ok(LayerWeights {
             spec,
             keys_of,
+            beside_last: decoder.is_beside_last(idx),
             parallel: decoder.parallel,
             qkv,
             latent,

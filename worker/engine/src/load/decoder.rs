@@ -6,6 +6,7 @@ mod family;
 mod intervals;
 mod latents;
 mod lenders;
+mod multipliers;
 mod recurrents;
 mod scales;
 mod wide;
@@ -22,6 +23,7 @@ pub(crate) use self::intervals::{
     all_but_every,
 };
 pub(crate) use self::latents::{LATENT_EPS, Latents};
+pub(crate) use self::multipliers::Multipliers;
 pub(crate) use self::recurrents::{Columns, Gate, Recurrents, RuleShape};
 pub(crate) use self::scales::{Scales, Softcaps};
 use super::folded::Folded;
@@ -93,6 +95,8 @@ pub(crate) struct Decoder {
     pub(crate) norm_offset: f32,
     pub(crate) order: HeadOrder,
     pub(crate) scales: Scales,
+    /// What multiplies numbers inside of layers, if anything does.
+    pub(crate) multipliers: Option<Multipliers>,
     /// `[layers]`.
     pub(crate) windows: Vec<Option<u32>>,
     /// These are blocks of positions, and else the last ones.
@@ -162,6 +166,11 @@ impl Decoder {
     /// Layer `idx` remembers in a state.
     pub(crate) fn is_recurrent(&self, idx: usize) -> bool {
         self.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[idx])
+    }
+
+    /// Layer `idx` takes the stream as the one before it took it.
+    pub(crate) fn is_beside_last(&self, idx: usize) -> bool {
+        self.family == Family::FalconH1 && !self.is_recurrent(idx)
     }
 
     /// Layer `idx` has something that mixes tokens.

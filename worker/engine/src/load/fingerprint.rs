@@ -82,7 +82,8 @@ fn described(decoder: &Decoder) -> String {
     if *scales != Scales::usual(decoder.shape.head_dim) {
         all += &format!(" scales: {scales:?}");
     }
-    all
+    let multipliers = decoder.multipliers.as_ref();
+    all + &multipliers.map_or_else(String::new, |by| format!(" multipliers: {by:?}"))
 }
 
 fn described_experts(decoder: &Decoder) -> String {

@@ -82,6 +82,12 @@ impl Folded {
         parts.collect::<Result<_, _>>().map(Self::new)
     }
 
+    /// Of so many layers of files in which what remembers in a state and attention stand side by
+    /// side (Falcon H1): each is two layers, and the feed-forward part is the second one's.
+    pub(crate) fn of_sides(layers: usize) -> Self {
+        Self::new([Part::State, Part::Attention, Part::Dense].repeat(layers))
+    }
+
     fn is(&self, idx: Option<usize>, part: Part) -> bool {
         idx.is_some_and(|idx| self.parts[idx] == part)
     }
@@ -126,6 +132,26 @@ impl Folded {
         let tensors = std::mem::take(&mut checkpoint.tensors).into_iter();
         checkpoint.tensors =
             tensors.map(|(name, tensor)| (renamed(&name).unwrap_or(name), tensor)).collect();
+    }
+}
+
+/// Makes two layers of each that files have, in which what remembers in a state and attention stand
+/// side by side: of the first is what begins like `state`, of both `norm`, and of the second the
+/// rest.
+pub(crate) fn part_sides(checkpoint: &mut Checkpoint<'_>, layer: &str, [norm, state]: [&str; 2]) {
+    let named = |name: &str| -> Option<Vec<String>> {
+        let (of, own) = name.strip_prefix(layer)?.strip_prefix('.')?.split_once('.')?;
+        let first = of.parse::<usize>().ok()?.checked_mul(2)?;
+        let sides = match own {
+            _ if own == norm => 0..2,
+            _ if own.starts_with(state) => 0..1,
+            _ => 1..2,
+        };
+        Some(sides.map(|side| format!("{layer}.{}.{own}", first + side)).collect())
+    };
+    for (name, tensor) in std::mem::take(&mut checkpoint.tensors) {
+        let names = named(&name).unwrap_or_else(|| vec![name]);
+        checkpoint.tensors.extend(names.into_iter().map(|name| (name, tensor.clone())));
     }
 }
 
@@ -188,6 +214,25 @@ mod tests {
             "layers.1.norm.weight",
             "layers.2.norm.weight",
             "layers.9.norm.weight", // of no part
+        ];
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn sides_of_a_layer_are_layers() {
+        let stored = Stored::new("file", &[2], ("?", None), &[]);
+        let names = ["norm.weight", "layers.3.norm.weight", "layers.3.ssm.D", "layers.3.q.weight"];
+        let tensors = names.map(|name| (name.to_owned(), stored.clone()));
+        let mut checkpoint =
+            Checkpoint { path: "file".to_owned(), tensors: BTreeMap::from(tensors) };
+        part_sides(&mut checkpoint, "layers", ["norm.weight", "ssm."]);
+        let seen: Vec<_> = checkpoint.tensors.keys().collect();
+        let want = [
+            "layers.6.norm.weight",
+            "layers.6.ssm.D",
+            "layers.7.norm.weight",
+            "layers.7.q.weight",
+            "norm.weight",
         ];
         assert_eq!(seen, want);
     }

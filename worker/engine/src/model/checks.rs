@@ -1,7 +1,7 @@
 //! Counts of a model's layers that have to fit together.
 
 use aqueduct_core::{ModelShape, Refusal, WindowedLayers};
-use aqueduct_kernels::{LayerSpec, LayerWeights};
+use aqueduct_kernels::{FeedForward, LayerSpec, LayerWeights};
 
 use super::ModelParts;
 
@@ -57,6 +57,22 @@ pub(super) fn check_lenders(parts: &ModelParts) -> Result<(), Refusal> {
             let bound = format!("a layer with such keys before {first}, from that one on");
             let seen = format!("{:?}", layer.keys_of);
             return Err(Refusal::new(format!("layers[{idx}].keys_of"), seen, bound));
+        }
+    }
+    Ok(())
+}
+
+/// What stands beside the layer before follows what mixes tokens alone, and nothing of it but that
+/// takes the stream before attention.
+pub(super) fn check_neighbours(layers: &[LayerWeights]) -> Result<(), Refusal> {
+    for (idx, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.beside_last) {
+        let last = idx.checked_sub(1).map(|last| &layers[last]);
+        let mixes_alone = last.is_some_and(|last| {
+            matches!(last.ffn, FeedForward::Nothing) && !last.beside_last && last.keys_of.is_none()
+        });
+        if !mixes_alone || layer.gate.is_some() || layer.parallel || layer.keys_of.is_some() {
+            let bound = "false, but behind what mixes tokens alone";
+            return Err(Refusal::new(format!("layers[{idx}].beside_last"), true, bound));
         }
     }
     Ok(())

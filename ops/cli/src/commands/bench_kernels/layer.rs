@@ -157,6 +157,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             k_norm: Some(ones(HEAD_DIM)),
             v_norm: None,
             keys_of: None,
+            beside_last: false,
             input: None,
             norms_last: false,
             norms_apart: false,

@@ -59,6 +59,8 @@ fn scan() -> Recurrent {
         rate: ones(heads),
         shift: ones(heads),
         skip: ones(heads),
+        dt_scale: 1.0,
+        x_scale: 1.0,
         limits: [0.0, f32::INFINITY],
         norm: Some(GroupNorm { weights: ones(heads * head_dim), groups: 1, eps: 1e-5 }),
     };

@@ -76,11 +76,27 @@ impl Assembler<'_, '_> {
                 biases.extend(self.read(&format!("{name}.bias"), &[channels], Stored::f32)?);
             }
         }
+        self.multiply_channels(&mut by_channel, recurrents.rule, taps);
         // Files have a channel's taps together.
         let by_channel = &by_channel[..];
         let by_tap = (0..taps).flat_map(|tap| by_channel.iter().skip(tap).step_by(taps));
         let bias = recurrents.conv_bias.then(|| biases.into());
         Ok(Convolution { taps, weights: by_tap.copied().collect(), bias })
+    }
+
+    /// Has `weights`, `[channels, taps]`, multiply what their inputs are multiplied by.
+    fn multiply_channels(&self, weights: &mut [f32], rule: RuleShape, taps: usize) {
+        let (Some(by), RuleShape::Scan { groups, state_dim, .. }) =
+            (self.sources.decoder.multipliers, rule)
+        else {
+            return;
+        };
+        let (shared, [x, b, c]) = (groups as usize * state_dim as usize, by.channels);
+        let (of_x, others) = weights.split_at_mut(weights.len() - 2 * shared * taps);
+        let (of_b, of_c) = others.split_at_mut(shared * taps);
+        for (part, by) in [(of_x, x), (of_b, b), (of_c, c)] {
+            part.iter_mut().for_each(|weight| *weight *= by);
+        }
     }
 
     fn rule(&mut self, prefix: &str, recurrents: &Recurrents) -> Result<Rule, LoadError> {
@@ -105,30 +121,47 @@ impl Assembler<'_, '_> {
                 })
             }
             RuleShape::Scan { heads, head_dim, groups, state_dim, limits, norm } => {
-                let [heads, head_dim, groups, state_dim] =
-                    [heads, head_dim, groups, state_dim].map(|count| count as usize);
-                let rate = self.rates(prefix, heads)?;
-                let shift = self.numbers(prefix, of.shift, heads)?.into();
-                let skip = self.numbers(prefix, of.skip, heads)?.into();
-                let norm = match norm {
-                    true => {
-                        let weights = self.numbers(prefix, of.norm, heads * head_dim)?.into();
-                        Some(GroupNorm { weights, groups, eps: norm_eps })
-                    }
-                    false => None,
-                };
-                Rule::Scan(Scan {
-                    heads,
-                    head_dim,
-                    groups,
-                    state_dim,
-                    rate,
-                    shift,
-                    skip,
-                    limits,
-                    norm,
-                })
+                let counts = [heads, head_dim, groups, state_dim].map(|count| count as usize);
+                Rule::Scan(self.scan(prefix, counts, limits, norm.then_some(norm_eps))?)
             }
+        })
+    }
+
+    fn scan(
+        &mut self,
+        prefix: &str,
+        [heads, head_dim, groups, state_dim]: [usize; 4],
+        limits: [f32; 2],
+        norm_eps: Option<f32>,
+    ) -> Result<Scan, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let of = &names.recurrent;
+        let (dt_scale, given) = decoder.multipliers.map_or((1.0, 1.0), |by| (by.dt, by.scanned));
+        let rate = self.rates(prefix, heads)?;
+        let shift = self.numbers(prefix, of.shift, heads)?.into();
+        let mut skip = self.numbers(prefix, of.skip, heads)?;
+        let (mut norm, mut x_scale) = (None, given);
+        match norm_eps {
+            Some(eps) => {
+                let mut weights = self.numbers(prefix, of.norm, heads * head_dim)?;
+                weights.iter_mut().for_each(|weight| *weight *= given);
+                norm = Some(GroupNorm { weights: weights.into(), groups, eps });
+                x_scale = 1.0;
+            }
+            None => skip.iter_mut().for_each(|skip| *skip *= given),
+        }
+        Ok(Scan {
+            heads,
+            head_dim,
+            groups,
+            state_dim,
+            rate,
+            shift,
+            skip: skip.into(),
+            dt_scale,
+            x_scale,
+            limits,
+            norm,
         })
     }
 

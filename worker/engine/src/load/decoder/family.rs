@@ -162,6 +162,8 @@ pub(crate) enum Family {
     Lfm2Moe,
     Lfm3,
     Bamba,
+    /// Attention and what remembers in a state side by side in each layer: two layers here.
+    FalconH1,
     /// OLMo 2 with layers that are no attention, which have norms where most have them.
     OlmoHybrid,
     /// Nemotron-H, Nano 2 and, with experts, 3 Nano: files number parts of layers.

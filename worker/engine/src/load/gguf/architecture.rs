@@ -91,6 +91,7 @@ pub(crate) enum Architecture {
     Lfm2Moe,
     /// Granite 4 with layers that remember in a state.
     GraniteHybrid,
+    FalconH1,
     /// Nemotron Nano 2 too.
     NemotronH,
     /// Nemotron 3 Nano.
@@ -104,10 +105,11 @@ pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qw
      bloom, mpt, starcoder, gptneox, phi2, nemotron, arcee, apertus, jais2, \
      deepseek2 (V3, Kimi K2 and GLM 4.7 Flash too), minicpm3, hunyuan-dense, hunyuan-moe, \
      falcon, mistral4, dots1, afmoe, exaone, internlm2, minicpm, qwen2vl, qwen3vl, qwen3vlmoe, \
-     qwen3next, qwen35, qwen35moe, lfm2, lfm2moe, granitehybrid, nemotron_h, nemotron_h_moe";
+     qwen3next, qwen35, qwen35moe, lfm2, lfm2moe, granitehybrid, falcon-h1, nemotron_h, \
+     nemotron_h_moe";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 64] = [
+    pub(super) const ALL: [Self; 65] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -170,6 +172,7 @@ impl Architecture {
         Self::Lfm2,
         Self::Lfm2Moe,
         Self::GraniteHybrid,
+        Self::FalconH1,
         Self::NemotronH,
         Self::NemotronHMoe,
     ];
@@ -240,6 +243,7 @@ impl Architecture {
             Self::Lfm2 => ("lfm2", Family::Lfm2, false),
             Self::Lfm2Moe => ("lfm2moe", Family::Lfm2Moe, false),
             Self::GraniteHybrid => ("granitehybrid", Family::Granite4, true),
+            Self::FalconH1 => ("falcon-h1", Family::FalconH1, false),
             Self::NemotronH => ("nemotron_h", Family::NemotronH, true),
             Self::NemotronHMoe => ("nemotron_h_moe", Family::NemotronH, true),
         }
@@ -259,9 +263,8 @@ impl Architecture {
             Self::Qwen3Next => &names::GGUF_QWEN3_NEXT,
             Self::Qwen35 | Self::Qwen35Moe => &names::GGUF_QWEN35,
             Self::Lfm2 | Self::Lfm2Moe => &names::GGUF_LFM2,
-            Self::GraniteHybrid | Self::NemotronH | Self::NemotronHMoe => {
-                &names::GGUF_GRANITE_HYBRID
-            }
+            Self::GraniteHybrid | Self::FalconH1 => &names::GGUF_GRANITE_HYBRID,
+            Self::NemotronH | Self::NemotronHMoe => &names::GGUF_GRANITE_HYBRID,
             _ => &names::GGUF,
         }
     }

@@ -130,6 +130,7 @@ impl Config<'_, '_> {
             norm_offset: 0.0, // converters have added it
             order: self.order(&keys, rotary_dim)?,
             scales,
+            multipliers: None, // converters have multiplied weights
             windows,
             biases: biases(checkpoint, folded.is_some(), recurrent.as_ref()),
             recurrent,
@@ -294,7 +295,7 @@ impl Config<'_, '_> {
                 kv_heads: kv_heads.unwrap_or(heads),
                 head_dim: head_dim.unwrap_or_else(|| width.checked_div(heads).unwrap_or(0)),
                 ffn: match keys.get(nemotron_h::FEEDS, Field::same_u32) {
-                    _ if layers.is_some() => {
+                    _ if keys.architecture.numbers_parts() => {
                         let mut all = keys.required(nemotron_h::FEEDS)?.u32s()?.into_iter();
                         all.find(|&width| width > 0).unwrap_or(1)
                     }

@@ -1,6 +1,6 @@
 //! Parts of layers that are numbered one by one, in GGUF metadata.
 
-use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_core::{ModelShape, Refusal, limits};
 use aqueduct_gguf::Field;
 use aqueduct_kernels::experts::Scoring;
 
@@ -9,7 +9,7 @@ use super::recurrent::KV_HEADS;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, ManyExperts};
-use crate::load::folded::{Folded, Part};
+use crate::load::folded::{Folded, Part, part_sides};
 
 /// 0 for what is no feed-forward part.
 pub(super) const FEEDS: &str = "feed_forward_length";
@@ -33,9 +33,20 @@ impl Architecture {
 }
 
 impl Config<'_, '_> {
-    /// Which parts each layer has, in architectures whose files number parts: what has a width is
-    /// a feed-forward part, and of others what has no KV heads remembers in a state.
+    /// Which parts each layer has, in architectures whose layers are not those of files.
     pub(super) fn folded(&self, keys: &Keys<'_, '_>) -> Result<Option<Folded>, LoadError> {
+        if keys.architecture == Architecture::FalconH1 {
+            let blocks = keys.u32("block_count").map_err(|err| self.malformed(err))?;
+            let blocks = Refusal::unless_within("block_count", blocks, 1, limits::LAYERS_MAX / 2)
+                .map_err(|refusal| LoadError::refused(self.path, refusal))?;
+            return Ok(Some(Folded::of_sides(blocks as usize)));
+        }
+        self.folded_parts(keys)
+    }
+
+    /// The same of those whose files number parts: what has a width is a feed-forward part, and of
+    /// others what has no KV heads remembers in a state.
+    fn folded_parts(&self, keys: &Keys<'_, '_>) -> Result<Option<Folded>, LoadError> {
         if !keys.architecture.numbers_parts() {
             return Ok(None);
         }
@@ -115,7 +126,9 @@ impl Config<'_, '_> {
         architecture: Architecture,
         checkpoint: &mut Checkpoint<'_>,
     ) -> Result<(), LoadError> {
-        if let Some(folded) = self.folded(&Keys { gguf: self.gguf, architecture })? {
+        if architecture == Architecture::FalconH1 {
+            part_sides(checkpoint, "blk", ["attn_norm.weight", "ssm_"]);
+        } else if let Some(folded) = self.folded(&Keys { gguf: self.gguf, architecture })? {
             folded.number(checkpoint, "blk", ["attn_norm.weight", "ffn_norm.weight"]);
         }
         Ok(())

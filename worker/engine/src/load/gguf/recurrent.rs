@@ -29,7 +29,8 @@ impl Architecture {
             Self::Lfm2 | Self::Lfm2Moe => Some(Kind::Gated),
             Self::Qwen3Next => Some(Kind::Delta { tiled: false }),
             Self::Qwen35 | Self::Qwen35Moe => Some(Kind::Delta { tiled: true }),
-            Self::GraniteHybrid | Self::NemotronH | Self::NemotronHMoe => Some(Kind::Scan),
+            Self::GraniteHybrid | Self::FalconH1 => Some(Kind::Scan),
+            Self::NemotronH | Self::NemotronHMoe => Some(Kind::Scan),
             _ => None,
         }
     }
@@ -81,10 +82,9 @@ impl Config<'_, '_> {
         (shape, checkpoint): (&mut ModelShape, &Checkpoint<'_>),
     ) -> Result<Option<Recurrents>, LoadError> {
         let Some(kind) = keys.architecture.remembers() else { return Ok(None) };
+        let folded = self.folded(keys)?;
         let layers = match kind {
-            _ if keys.architecture.numbers_parts() => {
-                self.folded(keys)?.map_or_else(Vec::new, |folded| folded.states())
-            }
+            _ if folded.is_some() => folded.map_or_else(Vec::new, |folded| folded.states()),
             Kind::Delta { .. } => self.unless_attention(keys, shape.layers)?,
             Kind::Gated | Kind::Scan => self.without_keys(keys, shape.layers)?,
         };
@@ -100,7 +100,7 @@ impl Config<'_, '_> {
             conv_bias: has(".ssm_conv1d.bias") || has(".shortconv.conv.bias"),
             biases: has(".ssm_in.bias") || has(".shortconv.in_proj.bias"),
             norm_eps: self.norm_eps(keys)?,
-            rule: self.rule(keys, kind)?,
+            rule: self.rule(keys, kind, has(".ssm_norm.weight"))?,
         };
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let Some(recurrents) = recurrents.checked().map_err(refused)? else { return Ok(None) };
@@ -156,7 +156,12 @@ impl Config<'_, '_> {
         Ok(said)
     }
 
-    fn rule(&self, keys: &Keys<'_, '_>, kind: Kind) -> Result<RuleShape, LoadError> {
+    fn rule(
+        &self,
+        keys: &Keys<'_, '_>,
+        kind: Kind,
+        has_norm: bool,
+    ) -> Result<RuleShape, LoadError> {
         if kind == Kind::Gated {
             return Ok(RuleShape::Gated);
         }
@@ -187,7 +192,7 @@ impl Config<'_, '_> {
                 groups,
                 state_dim,
                 limits: [0.0, f32::INFINITY], // no key says others
-                norm: true,
+                norm: has_norm || keys.architecture != Architecture::FalconH1,
             },
         })
     }

@@ -6,6 +6,7 @@ mod cohere2_moe;
 mod cohere_compass;
 mod deepseek;
 mod experts;
+mod falcon_h1;
 mod families;
 mod gemma4;
 mod inside;
@@ -162,6 +163,8 @@ struct Config {
     #[serde(flatten)]
     nemotron_h: nemotron_h::NemotronHFields,
     #[serde(flatten)]
+    falcon_h1: falcon_h1::FalconH1Fields,
+    #[serde(flatten)]
     gemma4: gemma4::Gemma4Fields,
     #[serde(flatten)]
     llama4: llama4::Llama4Fields,
@@ -229,6 +232,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         scales: config.scales(family, &shape, found.sharper).map_err(refused)?,
+        multipliers: config.multipliers(family).map_err(refused)?,
         biases: config.biases(family),
         recurrent: config.recurrents(family).map_err(refused)?,
         folded: config.folded(family).map_err(refused)?,

@@ -25,7 +25,7 @@ use super::assemble::{Sources, assemble};
 use super::checkpoint::Checkpoint;
 use super::decoder::{Decoder, Family};
 use super::names::Names;
-use super::{LoadOptions, LoadProgress, names};
+use super::{LoadOptions, LoadProgress, folded, names};
 use crate::error::LoadError;
 use crate::model::Model;
 
@@ -89,7 +89,9 @@ pub(crate) fn load(
     if let (Family::OlmoHybrid, Some(recurrents)) = (decoder.family, &decoder.recurrent) {
         olmo_hybrid::name_norms(&mut checkpoint, recurrents);
     }
-    if let Some(folded) = &decoder.folded {
+    if decoder.family == Family::FalconH1 {
+        folded::part_sides(&mut checkpoint, "model.layers", ["input_layernorm.weight", "mamba."]);
+    } else if let Some(folded) = &decoder.folded {
         checkpoint.lift(&[("backbone.", ""), ("model.", "")]); // as NVIDIA and transformers say
         folded.number(&mut checkpoint, "layers", ["norm.weight", "feed_norm.weight"]);
     }
@@ -132,7 +134,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::LaraMini => &names::HF_LARA_MINI,
         Family::Lfm2 | Family::Lfm2Moe => &names::HF_LFM2,
         Family::Lfm3 => &names::HF_LFM3,
-        Family::Bamba => &names::HF_BAMBA,
+        Family::Bamba | Family::FalconH1 => &names::HF_BAMBA,
         Family::OlmoHybrid => &names::HF_OLMO_HYBRID,
         Family::NemotronH => &names::HF_NEMOTRON_H,
         Family::Glm4 => &names::HF_GLM4,

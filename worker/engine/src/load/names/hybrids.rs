@@ -130,7 +130,7 @@ const MAMBA: RecurrentNames = RecurrentNames {
     out: "mamba.out_proj",
 };
 
-/// The same in Bamba.
+/// The same in Bamba, and in Falcon H1 once what mixes tokens there are layers of their own.
 pub(crate) const HF_BAMBA: Names = Names {
     final_norm: "model.final_layernorm",
     ffn_norm: "pre_ff_layernorm",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{alibi, cohere_compass, inside, nemotron_h, newer, older, relatives};
+use super::{alibi, cohere_compass, falcon_h1, inside, nemotron_h, newer, older, relatives};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -30,7 +30,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      MptForCausalLM, ExaoneForCausalLM, \
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
-     Lfm3ForCausalLM, BambaForCausalLM, OlmoHybridForCausalLM, NemotronHForCausalLM, \
+     Lfm3ForCausalLM, BambaForCausalLM, FalconH1ForCausalLM, OlmoHybridForCausalLM, \
+     NemotronHForCausalLM, \
      SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
      and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
@@ -229,7 +230,7 @@ fn tabled() -> impl Iterator<Item = &'static Tabled> {
 }
 
 /// Models some of whose layers remember in a state.
-const HYBRIDS: [Tabled; 12] = [
+const HYBRIDS: [Tabled; 13] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -240,6 +241,7 @@ const HYBRIDS: [Tabled; 12] = [
     ("lfm2_moe", older::LFM2_MOE, Family::Lfm2Moe),
     ("lfm3", inside::LFM3, Family::Lfm3),
     ("bamba", "BambaForCausalLM", Family::Bamba),
+    ("falcon_h1", falcon_h1::FALCON_H1, Family::FalconH1),
     ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
     ("nemotron_h", nemotron_h::NEMOTRON_H, Family::NemotronH),
 ];
@@ -320,6 +322,7 @@ impl Family {
             Self::Qwen35 | Self::Lfm3 | Self::LaraMini => Some(4),
             Self::OlmoHybrid => None,
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
+            Self::FalconH1 => Some(8),
         }
     }
 
@@ -352,7 +355,7 @@ impl Family {
             Self::Bloom | Self::Mpt => 1e-5,
             Self::Glm4MoeLite | Self::MiniCpm3 | Self::Ministral3 => 1e-5,
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
-            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba => 1e-5,
+            Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba | Self::FalconH1 => 1e-5,
             Self::GraniteSwa | Self::Afmoe | Self::HyV3 => 1e-5,
             Self::NemotronH | Self::Llama4 => 1e-5,
             Self::Helium => 1e-8,

@@ -84,7 +84,7 @@ impl Config {
             Family::GraniteMoeShared | Family::GraniteMoeSwa => both(is_biased, false),
             Family::Mellum | Family::Flint | Family::Afmoe => both(is_biased, false),
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => both(is_biased, false),
-            Family::Exaone | Family::Lfm2 | Family::Lfm2Moe => Biases::default(),
+            Family::Exaone | Family::Lfm2 | Family::Lfm2Moe | Family::FalconH1 => Biases::default(),
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe | Family::NanoChat => both(is_biased, false),
@@ -250,7 +250,7 @@ impl Config {
             Family::HyperClovaX | Family::GraniteMoeShared | Family::NanoChat => None,
             Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => None,
             Family::Lfm2 | Family::Lfm2Moe | Family::Bamba | Family::OlmoHybrid => None,
-            Family::NemotronH => None,
+            Family::NemotronH | Family::FalconH1 => None,
         }
     }
 }

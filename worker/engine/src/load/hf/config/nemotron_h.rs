@@ -110,10 +110,14 @@ fn letter_of(part: &Value) -> Option<char> {
 }
 
 impl Config {
-    /// Which parts each layer has, in the family whose files number parts.
+    /// Which parts each layer has, in families whose layers are not those of files.
     pub(super) fn folded(&self, family: Family) -> Result<Option<Folded>, Refusal> {
-        if family != Family::NemotronH {
-            return Ok(None);
+        match family {
+            Family::NemotronH => {}
+            Family::FalconH1 => {
+                return Ok(Some(Folded::of_sides(self.num_hidden_layers as usize / 2)));
+            }
+            _ => return Ok(None),
         }
         let letters = self.nemotron_h.pattern.as_deref().unwrap_or_default();
         let folded = Folded::of_letters(letters);
@@ -146,6 +150,9 @@ impl Config {
 
     /// What would load and give wrong answers.
     pub(super) fn refuse_nemotron_h(&self, family: Family) -> Result<(), Refusal> {
+        if family != Family::NemotronH {
+            return Ok(());
+        }
         let Some(folded) = self.folded(family)? else { return Ok(()) };
         let of = &self.nemotron_h;
         if let Some(other) = of.mamba_hidden_act.as_deref().filter(|name| *name != "silu") {

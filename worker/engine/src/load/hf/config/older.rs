@@ -4,7 +4,7 @@ use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
-use super::{alibi, nemotron_h};
+use super::{alibi, falcon_h1, nemotron_h};
 use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
@@ -56,6 +56,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
         alibi::BLOOM => alibi::bloom(fields),
         alibi::MPT | alibi::FIRST_MPT => alibi::mpt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
+        falcon_h1::FALCON_H1 => falcon_h1::rename(fields),
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
         LFM2 => {

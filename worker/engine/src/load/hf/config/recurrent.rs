@@ -70,7 +70,7 @@ impl Family {
     }
 
     fn is_scan(self) -> bool {
-        matches!(self, Self::Granite4 | Self::Bamba | Self::NemotronH)
+        matches!(self, Self::Granite4 | Self::Bamba | Self::NemotronH | Self::FalconH1)
     }
 }
 
@@ -196,7 +196,12 @@ impl Config {
     fn scan(&self, family: Family) -> Result<RuleShape, Refusal> {
         let (of, is_nemotron) = (&self.recurrent, family == Family::NemotronH);
         let heads = of.mamba_n_heads.unwrap_or(128);
-        let inner = of.mamba_expand.unwrap_or(2.0) * f64::from(self.hidden_size);
+        let inner = match family {
+            Family::FalconH1 => self.falcon_h1_inner().map(f64::from),
+            _ => None,
+        };
+        let expanded = of.mamba_expand.unwrap_or(2.0) * f64::from(self.hidden_size);
+        let inner = inner.unwrap_or(expanded);
         let head_dim = match &of.mamba_d_head {
             Some(Value::Number(given)) => {
                 let given = given.as_u64().and_then(|given| u32::try_from(given).ok());
@@ -219,7 +224,7 @@ impl Config {
             groups: of.mamba_n_groups.unwrap_or(if is_nemotron { 8 } else { 1 }),
             state_dim: of.mamba_d_state.unwrap_or(if is_nemotron { 128 } else { 256 }),
             limits: self.time_steps()?,
-            norm: true,
+            norm: self.has_scan_norms(family),
         })
     }
 

@@ -11,6 +11,7 @@ impl Config {
     pub(super) fn refuse(&self, family: Family) -> Result<(), Refusal> {
         self.refuse_hybrids(family)?;
         self.refuse_nemotron_h(family)?;
+        self.refuse_falcon_h1(family)?;
         self.refuse_newer(family)?;
         self.refuse_cohere2_moe(family)?;
         self.refuse_variants(family)

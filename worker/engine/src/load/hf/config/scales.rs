@@ -80,6 +80,7 @@ impl Config {
                 let embed = (shape.width as f32).sqrt();
                 Scales { embed, ..Scales::usual(shape.head_dim) }.checked()
             }
+            Family::FalconH1 => self.falcon_h1_scales(shape),
             Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
             Family::Gemma4 => Scales::gemma(shape.width, 1.0).checked(),
             Family::Mpt => self.mpt_scales(shape.head_dim),
