@@ -336,34 +336,6 @@ impl Model {
         inputs.map(|inputs| inputs.of(self.backend(), tokens, x)).transpose()
     }
 
-    /// Refuses token `idx` of a block if it is outside the vocabulary.
-    pub(crate) fn check_token(&self, idx: usize, token: TokenId) -> Result<(), Refusal> {
-        let vocab = self.parts.shape.vocab;
-        match token < vocab {
-            true => Ok(()),
-            false => {
-                let bound = format!("below vocab = {vocab}");
-                Err(Refusal::new(format!("tokens[{idx}]"), token, bound))
-            }
-        }
-    }
-
-    /// Refuses shards where some layers have a state, which one chunk has to give to the next, or
-    /// attend to keys of earlier ones.
-    ///
-    /// # Errors
-    /// There are such layers.
-    pub fn check_shards(&self) -> Result<(), Refusal> {
-        let ModelShape { recurrent_layers, kv_shared_layers, .. } = self.parts.shape;
-        for (name, layers) in
-            [("recurrent_layers", recurrent_layers), ("kv_shared_layers", kv_shared_layers)]
-        {
-            let field = format!("{name} where keys are in shards");
-            Refusal::unless_within(&field, layers, 0, 0)?;
-        }
-        Ok(())
-    }
-
     /// The rest of a layer, of rows `x` of which its attention, or its state, has made `output`.
     /// `input` is what the layer takes of the rows' tokens, if any does.
     pub(crate) fn finish(

@@ -1,9 +1,9 @@
 //! Counts of a model's layers that have to fit together.
 
-use aqueduct_core::{ModelShape, Refusal, WindowedLayers};
+use aqueduct_core::{ModelShape, Refusal, TokenId, WindowedLayers};
 use aqueduct_kernels::{FeedForward, LayerSpec, LayerWeights};
 
-use super::ModelParts;
+use super::{Model, ModelParts};
 
 /// Layers with keys have the heads that the shape says, as many wide ones as it says.
 pub(super) fn check_heads(parts: &ModelParts) -> Result<(), Refusal> {
@@ -76,4 +76,34 @@ pub(super) fn check_neighbours(layers: &[LayerWeights]) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+impl Model {
+    /// Refuses token `idx` of a block if it is outside the vocabulary.
+    pub(crate) fn check_token(&self, idx: usize, token: TokenId) -> Result<(), Refusal> {
+        let vocab = self.parts.shape.vocab;
+        match token < vocab {
+            true => Ok(()),
+            false => {
+                let bound = format!("below vocab = {vocab}");
+                Err(Refusal::new(format!("tokens[{idx}]"), token, bound))
+            }
+        }
+    }
+
+    /// Refuses shards where some layers have a state, which one chunk has to give to the next, or
+    /// attend to keys of earlier ones.
+    ///
+    /// # Errors
+    /// There are such layers.
+    pub fn check_shards(&self) -> Result<(), Refusal> {
+        let ModelShape { recurrent_layers, kv_shared_layers, .. } = self.parts.shape;
+        for (name, layers) in
+            [("recurrent_layers", recurrent_layers), ("kv_shared_layers", kv_shared_layers)]
+        {
+            let field = format!("{name} where keys are in shards");
+            Refusal::unless_within(&field, layers, 0, 0)?;
+        }
+        Ok(())
+    }
 }
