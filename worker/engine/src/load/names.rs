@@ -23,7 +23,9 @@ pub(crate) use self::newer::{
     GGUF_AFMOE, HF_AFMOE, HF_ARIA, HF_AX_K1, HF_FLINT, HF_GRANITE_MOE_SWA, HF_HY_V3,
     HF_HYPERCLOVAX, HF_NANOCHAT, HF_SARVAM, HF_VAULTGEMMA,
 };
-pub(crate) use self::older::{HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_OPT};
+pub(crate) use self::older::{
+    HF_DBRX, HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_OPT,
+};
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
