@@ -12,6 +12,16 @@ pub enum Scoring {
     Softmax,
     /// σ of each  (DeepSeek-AI 2024).
     Sigmoid,
+    /// One expert after the other, each the best of those that are left: its weight is its share
+    /// in the softmax over these, of which the ones count that are [`CLOSE`](Self::CLOSE) to it
+    /// (Liu et al. 2024, SparseMixer v2; Microsoft 2024, Phi 3.5 MoE). Nothing else of a
+    /// [`Routing`] changes weights then.
+    Mixed,
+}
+
+impl Scoring {
+    /// By how much a logit is below the best at most, of the larger of its size and the best's.
+    pub const CLOSE: f64 = 0.02;
 }
 
 /// Experts next to each other, as many in each group, of which a token may go to those of a few
@@ -99,6 +109,13 @@ impl Routing {
         let mut fits = Vec::with_capacity(experts);
         for idx in 0..logits.rows() {
             self.score(logits.row(idx), &mut scores)?;
+            if self.scoring == Scoring::Mixed {
+                mix(&scores, self.chosen).for_each(|(expert, weight)| {
+                    sent[expert].rows.push(idx as u32);
+                    sent[expert].weights.push(weight as f32);
+                });
+                continue;
+            }
             order.clear();
             order.extend(0..experts);
             let bias = |expert: usize| self.bias.as_ref().map_or(0.0, |all| f64::from(all[expert]));
@@ -132,6 +149,7 @@ impl Routing {
         let logits = logits.iter().copied().map(f64::from);
         scores.clear();
         match self.scoring {
+            Scoring::Mixed => scores.extend(logits),
             Scoring::Sigmoid => scores.extend(logits.map(|logit| 1.0 / (1.0 + (-logit).exp()))),
             Scoring::Softmax => {
                 let most = logits.clone().fold(f64::NEG_INFINITY, f64::max);
@@ -142,6 +160,23 @@ impl Routing {
         }
         Ok(())
     }
+}
+
+/// So many experts and their weights, as [`Scoring::Mixed`] has it.
+fn mix(logits: &[f64], chosen: usize) -> impl Iterator<Item = (usize, f64)> {
+    let mut left: Vec<usize> = (0..logits.len()).collect();
+    (0..chosen.min(logits.len())).map(move |_| {
+        let better = |&a: &usize, &b: &usize| logits[a].total_cmp(&logits[b]).then(b.cmp(&a));
+        let best = left.iter().copied().max_by(better).expect("one is left");
+        let counts = |expert: &usize| {
+            let (most, logit) = (logits[best], logits[*expert]);
+            most - logit <= Scoring::CLOSE * logit.abs().max(most)
+        };
+        let close = left.iter().filter(|expert| counts(expert));
+        let sum: f64 = close.map(|&expert| (logits[expert] - logits[best]).exp()).sum();
+        left.retain(|&expert| expert != best);
+        (best, 1.0 / sum)
+    })
 }
 
 #[cfg(test)]
@@ -188,6 +223,16 @@ mod tests {
         check(&normalised, logits, &[(0, 0, 4.0), (0, 1, 3.5), (1, 1, 3.5), (2, 0, 3.0)]);
         let all = [(0, 0, 0.4), (1, 0, 0.1), (2, 0, 0.3), (3, 0, 0.2)];
         check(&routing(4, Scoring::Softmax), &logits[..1], &all);
+    }
+
+    #[test]
+    fn each_of_a_mix_is_weighed_among_those_close_to_it() {
+        let logits: &[&[f32]] = &[&[-1.0, 2.0, 1.97, 1.0, 0.99], &[-4.0, -5.0, -4.05, -9.0, -8.0]];
+        let share = |apart: f64| 1.0 / (1.0 + (-apart).exp());
+        let want = [(0, 1, share(0.05)), (1, 0, share(0.03)), (2, 0, 1.0), (2, 1, 1.0)];
+        check(&routing(2, Scoring::Mixed), logits, &want);
+        let zeros: &[&[f32]] = &[&[0.0, 0.0, -1.0]];
+        check(&routing(2, Scoring::Mixed), zeros, &[(0, 0, 0.5), (1, 0, 1.0)]);
     }
 
     #[test]

@@ -107,6 +107,23 @@ MODELS = {
     'phi3-window': ('Phi3Config', dict(pad_token_id=0, sliding_window=9)),
     'phi3-longrope': ('Phi3Config', dict(pad_token_id=0, original_max_position_embeddings=32,
                                          rope_parameters=longrope(8))),
+    # transformers turns by the short factors, however long a prompt is.
+    'phimoe': ('PhimoeConfig', dict(
+        num_local_experts=6, attention_bias=True, lm_head_bias=True, max_position_embeddings=512,
+        rope_parameters=dict(
+            longrope(8, short_mscale=1.1, long_mscale=1.2, original_max_position_embeddings=32),
+            short_factor=[1.5 + 0.5 * i for i in range(8)]))),
+    'phimoe-window': ('PhimoeConfig', dict(
+        num_local_experts=4, sliding_window=9, tie_word_embeddings=True)),
+    'dbrx': ('DbrxConfig', dict(
+        d_model=64, attn_config=dict(kv_n_heads=2, clip_qkv=0.7, rope_theta=5e5),
+        rope_parameters=dict(rope_type='default', rope_theta=5e5),
+        ffn_config=dict(ffn_hidden_size=48, moe_num_experts=6, moe_top_k=3,
+                        moe_normalize_expert_weights=1.0))),
+    'dbrx-plain': ('DbrxConfig', dict(
+        d_model=64, attn_config=dict(kv_n_heads=4, clip_qkv=100.0, rope_theta=1e4), ffn_config=dict(
+            ffn_hidden_size=40, moe_num_experts=5, moe_top_k=1,
+            moe_normalize_expert_weights=None))),
     'phi3-partial': ('Phi3Config', dict(pad_token_id=0, tie_word_embeddings=True, **PHI4_MINI)),
     'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=32, layer_types=[
         'full_attention', 'sliding_attention', 'full_attention'])),
@@ -1102,6 +1119,10 @@ def shrink():
     MODELS['qwen3-moe-64'][1]['moe_intermediate_size'] = 64
     for name in ('bloom-odd', 'mpt-odd'):
         MODELS[name][1]['hidden_size'] = 48  # of six heads
+    MODELS['phimoe'][1]['rope_parameters'].update(short_factor=[1.5, 2.0, 2.5, 3.0],
+                                                  long_factor=[1.5, 2.0, 2.5, 3.0])
+    MODELS['dbrx'][1].update(d_model=32)
+    MODELS['dbrx'][1]['ffn_config'].update(ffn_hidden_size=32, moe_num_experts=4, moe_top_k=2)
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
     MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
@@ -1269,6 +1290,8 @@ def fixture_cases(cases):
     narrow_case(cases, 'granite4-mamba', torch.float16)
     narrow_case(cases, 'granite4-moe', torch.bfloat16)
     narrow_case(cases, 'bamba', torch.bfloat16)
+    narrow_case(cases, 'phimoe', torch.bfloat16)
+    narrow_case(cases, 'dbrx', torch.float16)
     narrow_case(cases, 'falcon-h1', torch.bfloat16)
     narrow_case(cases, 'falcon-h1-norms', torch.float16)
     gguf_case(cases, 'falcon-h1-plain', 'Q8_0')

@@ -24,7 +24,7 @@ pub(crate) use self::newer::{
     HF_HYPERCLOVAX, HF_NANOCHAT, HF_SARVAM, HF_VAULTGEMMA,
 };
 pub(crate) use self::older::{
-    HF_BLOOM, HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_MPT, HF_OPT,
+    HF_BLOOM, HF_DBRX, HF_EXAONE, HF_GPT_NEO, HF_GPT2, HF_GPTJ, HF_INTERNLM2, HF_MPT, HF_OPT,
 };
 pub(crate) use self::recurrent::{FirstPart, Rates, RecurrentNames};
 

@@ -94,7 +94,7 @@ impl Assembler<'_, '_> {
             gate_up: names.gate_up,
             down: names.down,
             other_down: names.down,
-            norm: Some(if decoder.shares_norm() { names.attn_norm } else { names.ffn_norm }),
+            norm: Some(self.norm_of_feed()),
         };
         let (ffn, biases) = (decoder.ffn(idx), decoder.biases);
         self.part(prefix, &part, ffn, biases)
@@ -123,7 +123,7 @@ impl Assembler<'_, '_> {
     fn experts(&mut self, prefix: &str, experts: &ManyExperts) -> Result<Experts, LoadError> {
         let (names, count) = (self.sources.names.experts, experts.count as usize);
         let biased = self.sources.decoder.expert_biases;
-        let router = self.exact(&format!("{prefix}.{}", names.router), count, biased)?;
+        let router = self.exact(prefix, (names.router, count), biased)?;
         let bias = match experts.bias {
             true => {
                 let name = format!("{prefix}.{}", names.bias);
@@ -140,13 +140,13 @@ impl Assembler<'_, '_> {
                 gate_up: names.shared_gate_up,
                 down: names.shared_down,
                 other_down: names.shared_down,
-                norm: None,
+                norm: Some(self.norm_of_feed()),
             };
             self.part(prefix, &part, ffn as usize, Biases::default())
         });
         let shared = shared.transpose()?;
         let shared_gate = match experts.shared_gate {
-            true => Some(self.exact(&format!("{prefix}.{}", names.shared_by), 1, false)?),
+            true => Some(self.exact(prefix, (names.shared_by, 1), false)?),
             false if self.sources.decoder.shared_half => Some(self.half()?),
             false => None,
         };
@@ -181,7 +181,7 @@ impl Assembler<'_, '_> {
             gate_up: &numbered(names.gate_up),
             down: &numbered(names.down),
             other_down: &numbered(names.downs),
-            norm: None,
+            norm: Some(self.norm_of_feed()),
         };
         let biased = self.sources.decoder.expert_biases;
         let biases = Biases { gate_up: biased, down: biased, ..Biases::default() };
@@ -189,10 +189,20 @@ impl Assembler<'_, '_> {
     }
 
     /// A map of the stream into a few numbers, of which no bit is rounded.
-    fn exact(&mut self, name: &str, rows: usize, biased: bool) -> Result<Linear, LoadError> {
-        let width = self.sources.decoder.shape.width as usize;
-        let bias = biased.then(|| self.read(&format!("{name}.bias"), &[rows], Stored::f32));
-        let bias = bias.transpose()?;
-        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, (rows, bias))
+    fn exact(
+        &mut self,
+        prefix: &str,
+        (name, rows): (&str, usize),
+        bias: bool,
+    ) -> Result<Linear, LoadError> {
+        let (inputs, norm) = (self.sources.decoder.shape.width as usize, Some(self.norm_of_feed()));
+        let map = Stacked { parts: &[(name, rows)], inputs, bias, norm };
+        self.linear_held(prefix, map, Held::F32)
+    }
+
+    /// What the norm is called behind which the stream is taken.
+    fn norm_of_feed(&self) -> &'static str {
+        let (decoder, names) = (&self.sources.decoder, self.sources.names);
+        if decoder.shares_norm() { names.attn_norm } else { names.ffn_norm }
     }
 }

@@ -65,6 +65,9 @@ pub(crate) enum Family {
     /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
+    /// Phi 3.5 MoE.
+    Phimoe,
+    Dbrx,
     /// Llama with experts, all of a layer in one tensor, and what these share (Aria).
     Aria,
     Qwen2Moe,
@@ -177,6 +180,7 @@ impl Family {
             Self::Cohere | Self::Cohere2 | Self::Cohere2Moe | Self::CohereCompass => {
                 Some(LayerNorms { weights: true, biases: false })
             }
+            Self::Dbrx => Some(LayerNorms { weights: true, biases: false }),
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
             Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
@@ -185,7 +189,8 @@ impl Family {
                 Some(LayerNorms { weights: true, biases: true })
             }
             Self::Mpt => Some(LayerNorms { weights: true, biases: false }),
-            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ | Self::Bloom => {
+            Self::Bloom | Self::Phimoe => Some(LayerNorms { weights: true, biases: true }),
+            Self::Nemotron | Self::Jais2 | Self::Falcon | Self::GptJ => {
                 Some(LayerNorms { weights: true, biases: true })
             }
             _ => None,
@@ -210,7 +215,7 @@ impl Family {
 
     /// Some members cut off what of queries, keys and values is far from 0.
     pub(crate) fn clips(self) -> bool {
-        matches!(self, Self::Olmo | Self::Olmoe | Self::Mpt)
+        matches!(self, Self::Olmo | Self::Olmoe | Self::Mpt | Self::Dbrx)
     }
 
     /// A layer norm with weights and biases stands behind the embedding.

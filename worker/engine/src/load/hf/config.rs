@@ -4,6 +4,7 @@ mod activation;
 mod alibi;
 mod cohere2_moe;
 mod cohere_compass;
+mod dbrx;
 mod deepseek;
 mod experts;
 mod falcon_h1;
@@ -16,6 +17,7 @@ mod llama4;
 mod nemotron_h;
 mod newer;
 mod older;
+mod phimoe;
 mod quantized;
 mod recurrent;
 mod refused;
@@ -165,6 +167,8 @@ struct Config {
     #[serde(flatten)]
     falcon_h1: falcon_h1::FalconH1Fields,
     #[serde(flatten)]
+    phimoe: phimoe::PhimoeFields,
+    #[serde(flatten)]
     gemma4: gemma4::Gemma4Fields,
     #[serde(flatten)]
     llama4: llama4::Llama4Fields,
@@ -251,7 +255,7 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         inputs: config.inputs(family).map_err(refused)?,
         double_ffn: config.double_ffn(family),
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
-        head_bias: matches!(family, Family::Phi | Family::GptJ),
+        head_bias: config.has_head_bias(family),
         head_rows: config.head_rows(family).map_err(refused)?,
         shape,
     };
@@ -283,6 +287,14 @@ impl Config {
                 None => error,
             }
         })
+    }
+
+    fn has_head_bias(&self, family: Family) -> bool {
+        match family {
+            Family::Phi | Family::GptJ => true,
+            Family::Phimoe => self.phimoe.lm_head_bias.unwrap_or(false),
+            _ => false,
+        }
     }
 
     fn qk_norm(&self, family: Family) -> QkNorm {

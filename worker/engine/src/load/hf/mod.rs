@@ -4,6 +4,7 @@ mod apertus;
 mod aria;
 mod codegen;
 mod config;
+mod dbrx;
 mod eight_bits;
 mod four_bits;
 mod gpt2;
@@ -70,6 +71,9 @@ pub(crate) fn load(
     }
     if decoder.family == Family::Aria {
         aria::take_apart(&mut checkpoint, &decoder)?;
+    }
+    if decoder.family == Family::Dbrx {
+        dbrx::take_apart(&mut checkpoint, &decoder)?;
     }
     if decoder.family == Family::GptJ {
         codegen::take_apart(&mut checkpoint, &decoder)?;
@@ -144,6 +148,9 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Olmo2 | Family::Olmo3 | Family::FlexOlmo | Family::Exaone4 => &names::HF_OLMO2,
         // Else as its modules are called today.
         Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
+        Family::Phimoe if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
+        Family::Phimoe => &names::HF_GPT_OSS, // whose router is called so
+        Family::Dbrx => &names::HF_DBRX,
         Family::MiniMaxM2 if checkpoint.has_some("block_sparse_moe") => &names::HF_MINIMAX_M2,
         Family::MiniMaxM2 | Family::ExaoneMoe => &names::HF_EXAONE_MOE,
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,

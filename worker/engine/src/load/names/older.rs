@@ -1,6 +1,6 @@
 //! Names in families that have none of Llama's.
 
-use super::{HF, HF_FALCON, Names};
+use super::{ExpertNames, HF, HF_EXPERTS, HF_FALCON, Names};
 
 /// The same in GPT-J.
 pub(crate) const HF_GPTJ: Names = Names {
@@ -83,5 +83,25 @@ pub(crate) const HF_INTERNLM2: Names = Names {
     gate: "feed_forward.w1",
     up: "feed_forward.w3",
     down: "feed_forward.w2",
+    ..HF
+};
+
+/// The same in DBRX, once its experts have a dimension of their own.
+pub(crate) const HF_DBRX: Names = Names {
+    embed: "transformer.wte",
+    final_norm: "transformer.norm_f",
+    layer: "transformer.blocks",
+    attn_norm: "norm_attn_norm.norm_1",
+    qkv: "norm_attn_norm.attn.Wqkv",
+    out: "norm_attn_norm.attn.out_proj",
+    ffn_norm: "norm_attn_norm.norm_2",
+    experts: ExpertNames {
+        router: "ffn.router.layer",
+        gate: "ffn.experts.mlp.w1.{}",
+        up: "ffn.experts.mlp.v1.{}",
+        gate_up: "",
+        down: "ffn.experts.mlp.w2.{}",
+        ..HF_EXPERTS
+    },
     ..HF
 };

@@ -27,6 +27,10 @@ impl Config {
             Family::Olmoe | Family::FlexOlmo | Family::HunYuanMoe => {
                 self.plain_experts(family, usual)
             }
+            Family::Phimoe => self.phimoe_experts(usual),
+            Family::Dbrx => {
+                ManyExperts { normalises: self.norm_topk_prob.unwrap_or(true), ..usual }
+            }
             Family::Aria => self.aria_experts(usual),
             Family::Granite4 if self.num_local_experts == Some(0) => return Ok(None),
             Family::Granite4 => ManyExperts { shared_ffn: Some(self.granite4_shared()), ..usual },

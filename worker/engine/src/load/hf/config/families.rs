@@ -31,7 +31,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
      Lfm3ForCausalLM, BambaForCausalLM, FalconH1ForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, \
+     NemotronHForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, \
      SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
      and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
@@ -268,7 +268,7 @@ impl Family {
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
                 Self::Gemma4 => 1e6,
-                Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 => 1e6,
+                Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Phimoe => 1e6,
                 Self::Helium => 1e5,
                 Self::Apertus => 1.2e7,
                 _ => 1e4,
@@ -322,7 +322,8 @@ impl Family {
             Self::Qwen35 | Self::Lfm3 | Self::LaraMini => Some(4),
             Self::OlmoHybrid => None,
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
-            Self::FalconH1 => Some(8),
+            Self::FalconH1 | Self::Phimoe => Some(8),
+            Self::Dbrx => Some(1),
         }
     }
 
@@ -357,7 +358,7 @@ impl Family {
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba | Self::FalconH1 => 1e-5,
             Self::GraniteSwa | Self::Afmoe | Self::HyV3 => 1e-5,
-            Self::NemotronH | Self::Llama4 => 1e-5,
+            Self::NemotronH | Self::Llama4 | Self::Phimoe | Self::Dbrx => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

@@ -88,7 +88,8 @@ impl Config {
             Family::Bamba | Family::NemotronH => both(is_biased, mlp_bias),
             Family::Lfm3 | Family::OlmoHybrid | Family::LaraMini => both(is_biased, false),
             Family::HunYuan | Family::HunYuanMoe | Family::NanoChat => both(is_biased, false),
-            Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Mpt => Biases::default(),
+            Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
+            Family::Mpt | Family::Dbrx => Biases::default(),
             Family::Ministral | Family::Ministral3 => Biases::default(),
             Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
@@ -104,7 +105,7 @@ impl Config {
             Family::GptJ => both(false, true),
             Family::GptNeo => Biases { qkv: false, ..both(true, true) },
             Family::Opt => both(attention.unwrap_or(true), attention.unwrap_or(true)),
-            Family::Llama4 => both(is_biased, false),
+            Family::Llama4 | Family::Phimoe => both(is_biased, false),
             Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
             Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus | Family::Cohere2Moe | Family::CohereCompass => both(is_biased, false),
@@ -211,7 +212,7 @@ impl Config {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
             Family::Phi3 | Family::Mixtral | Family::StarCoder2 => given.flatten(),
-            Family::Ministral3 => given.flatten(),
+            Family::Ministral3 | Family::Phimoe => given.flatten(),
             Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
                 given.unwrap_or(Some(4096))
             }
@@ -241,6 +242,7 @@ impl Config {
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
             Family::Ernie45Moe | Family::MiniMaxM2 => None,
+            Family::Dbrx => None,
             Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
             Family::Jais2 => None,

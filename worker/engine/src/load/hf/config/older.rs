@@ -4,7 +4,7 @@ use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
-use super::{alibi, falcon_h1, nemotron_h};
+use super::{alibi, dbrx, falcon_h1, nemotron_h, phimoe};
 use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
@@ -25,7 +25,7 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 9] = [
+pub(super) const FAMILIES: [Tabled; 11] = [
     ("gpt2", GPT2, Family::Gpt2),
     ("gpt-sw3", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
@@ -35,6 +35,8 @@ pub(super) const FAMILIES: [Tabled; 9] = [
     ("exaone", EXAONE, Family::Exaone),
     ("internlm2", INTERNLM2, Family::InternLm2),
     ("minicpm", MINICPM, Family::MiniCpm),
+    ("dbrx", dbrx::DBRX, Family::Dbrx),
+    ("phimoe", phimoe::PHIMOE, Family::Phimoe),
 ];
 
 const TIED: &str = "tie_word_embeddings";
@@ -57,6 +59,11 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
         alibi::MPT | alibi::FIRST_MPT => alibi::mpt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
         falcon_h1::FALCON_H1 => falcon_h1::rename(fields),
+        dbrx::DBRX => dbrx::rename(fields),
+        phimoe::PHIMOE => {
+            phimoe::rename(fields);
+            Ok(())
+        }
         INTERNLM3 => internlm3(fields),
         IQUEST_CODER => iquest_coder(fields),
         LFM2 => {

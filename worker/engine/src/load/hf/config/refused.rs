@@ -12,6 +12,7 @@ impl Config {
         self.refuse_hybrids(family)?;
         self.refuse_nemotron_h(family)?;
         self.refuse_falcon_h1(family)?;
+        self.refuse_phimoe(family)?;
         self.refuse_newer(family)?;
         self.refuse_cohere2_moe(family)?;
         self.refuse_variants(family)

@@ -8,7 +8,8 @@ use crate::load::decoder::{Family, Scales, Softcaps};
 impl Config {
     pub(super) fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
         let (field, given) = match family {
-            Family::Olmo => ("layer_norm_eps", None), // which no file says
+            Family::Olmo | Family::Dbrx => ("layer_norm_eps", None), // which no file says
+            Family::Phimoe => ("rms_norm_eps", self.rms_norm_eps),   // which its are not
             Family::StarCoder2 => ("norm_epsilon", self.norm_epsilon),
             Family::Nemotron => ("norm_eps", self.norm_eps),
             Family::Lfm2 | Family::Lfm2Moe | Family::Lfm3 => ("norm_eps", self.norm_eps),
