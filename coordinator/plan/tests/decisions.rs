@@ -2043,6 +2043,22 @@ fn what_has_begun_waits_for_room_as_long_as_others_may_give_it_back() {
     );
 }
 
+#[test]
+fn what_begins_anew_has_no_more_in_flight_than_is_left_room_for() {
+    check_with(
+        Limits { grace_ms: 100, ..LIMITS },
+        "up w0 pool 24
+         up w1 pool 20
+         submit r1 60 mem 4 choices 0
+         = w0: assign r1 c0 e0 -> w0 e0
+         = w0: assign r1 c1 e0 -> w0 e0
+         down w0
+         = w1: assign r1 c0 e1 -> w1 e2
+         done w1 r1 c0 e1
+         = w1: assign r1 c1 e2 -> w1 e3",
+    );
+}
+
 /// Accepted is what begins, or what has a place in the queue; what is held up is neither.
 #[test]
 fn what_is_held_up_by_who_waits_for_room_takes_a_place_in_the_queue() {

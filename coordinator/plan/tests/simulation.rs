@@ -178,7 +178,7 @@ impl Cluster {
         if let Some(&snapshot) = snapshot {
             self.workers[worker.0 as usize].snapshots.insert(snapshot);
             let (kept, dropped) = (vec![snapshot], Vec::new());
-            self.plan.step(Event::Snapshots { worker, kept, dropped });
+            self.step(Event::Snapshots { worker, kept, dropped });
         }
     }
 

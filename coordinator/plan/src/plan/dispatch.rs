@@ -113,9 +113,9 @@ impl Plan {
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);
         }
-        (request.sets, request.window) = self.sets(&request.job);
         let (pos, chunks) = (self.running.len(), 0..request.chunk_count());
         self.running.push(request);
+        self.fit_anew(pos);
         self.restore_shards(pos, chunks);
         self.running[pos].turn = self.turns.first(self.running[pos].first_cost());
         true
@@ -168,6 +168,14 @@ impl Plan {
             Some(_) => room.place(Need::of(job, self.limits.page_tokens), 0, &[]).is_some(),
             None => !room.with(self.set_tokens(job)).is_empty(),
         }
+    }
+
+    /// Of the request at `pos`, all of which begins anew: as many chunks in flight as the pools that
+    /// there are now have room for.
+    pub(super) fn fit_anew(&mut self, pos: usize) {
+        let (sets, window) = self.sets(&self.running[pos].job);
+        let request = &mut self.running[pos];
+        (request.sets, request.window) = (sets, window);
     }
 
     /// What the memory sets of `job` take, and how many of its chunks may be in flight for that.

@@ -26,6 +26,15 @@ impl Plan {
     /// Gives chunks that no other worker could take over when theirs was lost to those who can now.
     /// A try that comes to nothing costs the request nothing: the loss was counted when it came.
     pub(super) fn place_stranded(&mut self) {
+        let mut running = usize::MAX;
+        // Who is given up gives room back to those before it.
+        while self.running.len() < running {
+            running = self.running.len();
+            self.place_stranded_once();
+        }
+    }
+
+    fn place_stranded_once(&mut self) {
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
             let Some(pos) = self.position(id) else { continue };
@@ -162,6 +171,9 @@ impl Plan {
             return;
         }
         let id = self.running[pos].id;
+        if moved.len() == self.running[pos].chunk_count() {
+            self.fit_anew(pos);
+        }
         let chosen = self.places_again(pos, moved, avoid, why);
         self.running[pos].wants_room = chosen.is_err() && self.would_have_room(pos);
         let chosen = match chosen {

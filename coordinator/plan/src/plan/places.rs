@@ -65,8 +65,12 @@ impl Plan {
         let mut reached = self.up();
         reached.retain(|worker| !request.left.contains(worker));
         let room = self.room_less(&BTreeMap::new()).of(&reached);
+        let has_room = match request.is_sharded() {
+            true => self.fits(&request.job, &room),
+            false => !room.with(request.sets.all).is_empty(),
+        };
         let mut others = self.running.iter().enumerate().filter(|(other, _)| *other != pos);
-        others.any(|(_, other)| other.stranded.is_empty()) && self.fits(&request.job, &room)
+        has_room && others.any(|(_, other)| other.stranded.is_empty())
     }
 
     /// A worker of `workers` for each of the chunks `moved` of a running request.
