@@ -170,8 +170,8 @@ impl Plan {
         }
     }
 
-    /// Of the request at `pos`, all of which begins anew: as many chunks in flight as the pools that
-    /// there are now have room for.
+    /// Of the request at `pos`, all of which begins anew: as many chunks in flight as the pools
+    /// that there are now have room for.
     pub(super) fn fit_anew(&mut self, pos: usize) {
         let (sets, window) = self.sets(&self.running[pos].job);
         let request = &mut self.running[pos];
