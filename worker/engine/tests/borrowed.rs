@@ -3,18 +3,19 @@
 
 #[path = "support/backends.rs"]
 mod backends;
+#[path = "support/fixtures.rs"]
+mod fixtures;
 #[path = "support/late.rs"]
 mod late;
+#[path = "support/steps.rs"]
+mod steps;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::MemoryPolicy;
-use aqueduct_engine::{
-    Block, EngineError, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, decode, prefill,
-};
-use aqueduct_kernels::{Backend, KvDtype, Leaves, Reference};
-use backends::backends;
+use aqueduct_engine::{Block, LocalPort, Model, Sequence, Want, decode, prefill};
+use aqueduct_kernels::{KvDtype, Leaves, Reference};
+use fixtures::{load, models};
 use late::Late;
 
 /// Tokens of each chunk: more than attend where only the last is wanted, and no whole tiles.
@@ -22,17 +23,7 @@ const CHUNK: usize = 90;
 const LEAVES: Leaves = Leaves::of_chunks(CHUNK as u32);
 const PROMPT: usize = 2 * CHUNK + 70;
 
-fn load(backend: Arc<dyn Backend>, kv: KvDtype) -> Model {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/gemma4-small-float16");
-    let options = LoadOptions { kv, weights: WeightDtype::Auto, backend };
-    Model::load(&dir, &options, &mut |_| {}).unwrap()
-}
-
-fn models() -> Vec<Model> {
-    let kinds = [KvDtype::F32, KvDtype::Bf16];
-    let each = backends().into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv)));
-    each.map(|(backend, kv)| load(backend, kv)).collect()
-}
+const FIXTURE: &str = "gemma4-small-float16";
 
 fn policies() -> [MemoryPolicy; 3] {
     [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 16, 16), MemoryPolicy::window(2, 16)]
@@ -48,7 +39,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 #[test]
 fn what_nobody_wants_changes_no_bit_of_the_rest() {
-    for model in models() {
+    for model in models(FIXTURE) {
         let (layers, shape) = (model.memory_layers(), model.shape());
         assert_eq!((model.layers(), layers, shape.kv_shared_layers), (4, 2, 2));
         for policy in policies() {
@@ -80,7 +71,7 @@ fn what_nobody_wants_changes_no_bit_of_the_rest() {
 /// what they see where nothing goes, in a prompt of one chunk.
 #[test]
 fn what_no_row_to_come_sees_goes() {
-    for model in models().into_iter().filter(|model| model.kv() == KvDtype::F32) {
+    for model in models(FIXTURE).into_iter().filter(|model| model.kv() == KvDtype::F32) {
         let policy = MemoryPolicy::dense();
         let all = tokens(&model, 1);
         let whole = Block { tokens: &all, start: 0, leaves: Leaves::of_chunks(PROMPT as u32) };
@@ -125,30 +116,10 @@ fn begun(model: &Model, policy: &MemoryPolicy, seed: u32) -> LocalPort {
 #[test]
 fn a_batch_gives_what_each_gives_alone() {
     let leaves = LEAVES.going_on_behind(PROMPT as u32);
-    for model in models() {
+    for model in models(FIXTURE) {
         for policy in policies() {
-            let ports: Vec<_> = (0..3).map(|seed| begun(&model, &policy, seed)).collect();
-            let sequence = |port: &LocalPort| Sequence::new(&model, port.layers().to_vec(), leaves);
-            let mut batch: Vec<_> = ports.iter().map(sequence).collect();
-            let mut alone = batch.clone();
-            let mut ports = ports;
-            for step in 0..5 {
-                let token = |idx: usize| (7 * step + idx as u32 * 5) % model.shape().vocab;
-                let each = batch.iter_mut().enumerate();
-                let turns = each.map(|(idx, it)| it.turn(token(idx), &policy)).collect();
-                let together: Result<Vec<_>, EngineError> =
-                    decode(&model, turns).into_iter().collect();
-                for (idx, logits) in together.unwrap().into_iter().enumerate() {
-                    let one = alone[idx].step(&model, token(idx), &policy).unwrap();
-                    assert_eq!(bits(&logits), bits(&one), "{policy:?}");
-                    let (start, port) = (ports[idx].end(), &mut ports[idx]);
-                    let block = Block { tokens: &[token(idx)], start, leaves };
-                    let done = prefill(&model, block, &policy, port, Want::Last).unwrap();
-                    let spine = model.logits(&done.hidden).unwrap();
-                    assert_eq!(bits(&logits), bits(spine.data()), "{policy:?}");
-                    assert_eq!(batch[idx].memory(), alone[idx].memory(), "{policy:?}");
-                }
-            }
+            let ports = (0..3).map(|seed| begun(&model, &policy, seed)).collect();
+            steps::check(&model, &policy, ports, leaves);
         }
     }
 }
@@ -156,7 +127,7 @@ fn a_batch_gives_what_each_gives_alone() {
 /// One that is broken ends alone, and the others' inputs stay theirs.
 #[test]
 fn a_token_that_is_none_ends_alone() {
-    let model = load(Arc::new(Reference), KvDtype::F32);
+    let model = load(FIXTURE, Arc::new(Reference), KvDtype::F32);
     let policy = MemoryPolicy::h2o(2, 16, 16);
     let sequence =
         |seed| Sequence::new(&model, begun(&model, &policy, seed).layers().to_vec(), LEAVES);
@@ -178,7 +149,7 @@ fn every_layer_is_watched() {
 }
 
 fn every_layer_is_watched_under(policy: &MemoryPolicy) {
-    let model = load(Arc::new(Reference), KvDtype::F32);
+    let model = load(FIXTURE, Arc::new(Reference), KvDtype::F32);
     let mut watched = Sequence::new(&model, begun(&model, policy, 0).layers().to_vec(), LEAVES);
     let mut plain = watched.clone();
     watched.watch();
@@ -202,7 +173,7 @@ fn every_layer_is_watched_under(policy: &MemoryPolicy) {
 
 #[test]
 fn shards_are_refused() {
-    let model = load(Arc::new(Reference), KvDtype::F32);
+    let model = load(FIXTURE, Arc::new(Reference), KvDtype::F32);
     let refused = model.check_shards().unwrap_err().to_string();
     assert!(refused.contains("kv_shared_layers"), "{refused}");
 }

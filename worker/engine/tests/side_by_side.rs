@@ -3,31 +3,23 @@
 
 #[path = "support/backends.rs"]
 mod backends;
+#[path = "support/fixtures.rs"]
+mod fixtures;
+#[path = "support/steps.rs"]
+mod steps;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::MemoryPolicy;
-use aqueduct_engine::{
-    Block, EngineError, LoadOptions, LocalPort, Model, Sequence, Turn, Want, WeightDtype, decode,
-    prefill,
-};
-use aqueduct_kernels::{KvDtype, KvHeads, Leaves};
-use backends::backends;
+use aqueduct_engine::{Block, LocalPort, Model, Sequence, Turn, Want, decode, prefill};
+use aqueduct_kernels::{KvHeads, Leaves};
+use fixtures::models;
 
 const CHUNK: usize = 30;
 const LEAVES: Leaves = Leaves::of_chunks(CHUNK as u32);
 const PROMPT: usize = 2 * CHUNK + 17;
 
-fn models() -> Vec<Model> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/falcon-h1-bfloat16");
-    let load = |(backend, kv)| {
-        let options = LoadOptions { kv, weights: WeightDtype::Auto, backend };
-        Model::load(&dir, &options, &mut |_| {}).unwrap()
-    };
-    let kinds = [KvDtype::F32, KvDtype::Bf16];
-    backends().into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv))).map(load).collect()
-}
+const FIXTURE: &str = "falcon-h1-bfloat16";
 
 fn policies() -> [MemoryPolicy; 3] {
     [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 8, 8), MemoryPolicy::window(2, 8)]
@@ -43,7 +35,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 #[test]
 fn what_nobody_wants_changes_no_bit_of_the_rest() {
-    for model in models() {
+    for model in models(FIXTURE) {
         let shape = model.shape();
         assert_eq!((shape.layers, shape.recurrent_layers), (4, 2), "two of each of a file's");
         for policy in policies() {
@@ -77,29 +69,10 @@ fn begun(model: &Model, policy: &MemoryPolicy, seed: u32) -> LocalPort {
 #[test]
 fn a_batch_gives_what_each_gives_alone() {
     let leaves = LEAVES.going_on_behind(PROMPT as u32);
-    for model in models() {
+    for model in models(FIXTURE) {
         for policy in policies() {
-            let mut ports: Vec<_> = (0..3).map(|seed| begun(&model, &policy, seed)).collect();
-            let sequence = |port: &LocalPort| Sequence::new(&model, port.layers().to_vec(), leaves);
-            let mut batch: Vec<_> = ports.iter().map(sequence).collect();
-            let mut alone = batch.clone();
-            for step in 0..4 {
-                let token = |idx: usize| (7 * step + idx as u32 * 5) % model.shape().vocab;
-                let each = batch.iter_mut().enumerate();
-                let turns = each.map(|(idx, it)| it.turn(token(idx), &policy)).collect();
-                let together: Result<Vec<_>, EngineError> =
-                    decode(&model, turns).into_iter().collect();
-                for (idx, logits) in together.unwrap().into_iter().enumerate() {
-                    let one = alone[idx].step(&model, token(idx), &policy).unwrap();
-                    assert_eq!(bits(&logits), bits(&one), "{policy:?}");
-                    let (start, port) = (ports[idx].end(), &mut ports[idx]);
-                    let block = Block { tokens: &[token(idx)], start, leaves };
-                    let done = prefill(&model, block, &policy, port, Want::Last).unwrap();
-                    let spine = model.logits(&done.hidden).unwrap();
-                    assert_eq!(bits(&logits), bits(spine.data()), "{policy:?}");
-                    assert_eq!(batch[idx].memory(), alone[idx].memory(), "{policy:?}");
-                }
-            }
+            let ports = (0..3).map(|seed| begun(&model, &policy, seed)).collect();
+            steps::check(&model, &policy, ports, leaves);
         }
     }
 }
@@ -108,7 +81,7 @@ fn a_batch_gives_what_each_gives_alone() {
 /// end it in the second, and the others go on from what is theirs.
 #[test]
 fn one_that_is_broken_ends_alone() {
-    for model in models() {
+    for model in models(FIXTURE) {
         let policy = MemoryPolicy::dense();
         for layer in 0..2 {
             let sets = |seed| begun(&model, &policy, seed).layers().to_vec();

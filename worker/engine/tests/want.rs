@@ -2,29 +2,21 @@
 
 #[path = "support/backends.rs"]
 mod backends;
+#[path = "support/fixtures.rs"]
+mod fixtures;
 #[path = "support/stores.rs"]
 mod stores;
 
-use std::path::Path;
-
 use aqueduct_core::MemoryPolicy;
-use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
-use aqueduct_kernels::{KvDtype, Leaves, Rows};
-use backends::backends;
+use aqueduct_engine::{Block, LocalPort, Model, Want, prefill};
+use aqueduct_kernels::{Leaves, Rows};
+use fixtures::models;
 use stores::Sharded;
 
 /// Tokens of each chunk: more than attend where only the last is wanted, and no whole tiles.
 const CHUNK: usize = 90;
 
-fn models() -> Vec<Model> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/llama31-bfloat16");
-    let load = |(backend, kv)| {
-        let options = LoadOptions { kv, weights: WeightDtype::Auto, backend };
-        Model::load(&dir, &options, &mut |_| {}).unwrap()
-    };
-    let kinds = [KvDtype::F32, KvDtype::Bf16];
-    backends().into_iter().flat_map(|it| kinds.map(|kv| (it.clone(), kv))).map(load).collect()
-}
+const FIXTURE: &str = "llama31-bfloat16";
 
 fn policies() -> [MemoryPolicy; 3] {
     [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 16, 16), MemoryPolicy::window(2, 16)]
@@ -54,7 +46,7 @@ fn check(want: Want, seen: &Rows, all: &Rows) {
 
 #[test]
 fn of_sets_that_travel() {
-    for model in models() {
+    for model in models(FIXTURE) {
         for policy in policies() {
             let (mut all, mut some) = (LocalPort::empty(&model), LocalPort::empty(&model));
             for (tokens, want) in chunks(&model) {
@@ -72,7 +64,7 @@ fn of_sets_that_travel() {
 
 #[test]
 fn of_shards() {
-    for model in models() {
+    for model in models(FIXTURE) {
         for policy in policies() {
             for places in [[0, 0, 0], [0, 1, 2]] {
                 let mut all = Sharded::new(&model, policy, CHUNK as u32, &places);
