@@ -47,6 +47,8 @@ pub(crate) enum Centre {
     OfRows { of: usize, means: Arc<[f32]> },
     /// Nothing, but each row is divided by the root of its mean square and of what is added to it.
     Scale { eps: f32 },
+    /// Nothing, but each element is multiplied by this, rounded to -1, 0 or 1, and divided by it.
+    Ternary { scale: f32 },
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -63,6 +65,9 @@ pub(crate) enum Laid<'a> {
     Scaled(Scales<'a>),
     /// Integers in words.
     FewBits(FewBits<'a>),
+    /// 0, 1 and 2 for -1, 0 and 1 times `scale`, four in a byte: the elements of as many rows, each
+    /// a quarter of all apart, the first in the lowest bits.
+    Ternary { scale: f32 },
 }
 
 /// An element that is no finite number.
@@ -137,6 +142,7 @@ impl Stored<'_> {
     fn step(&self, row: usize, inputs: Range<usize>) -> Option<f32> {
         match &self.laid {
             Laid::FewBits(integers) => integers.step(row, inputs),
+            Laid::Ternary { scale } => Some(*scale),
             Laid::Scaled(scales) if self.encoding == Some(Encoding::Int) => {
                 scales.step(row, inputs, self.rows().1)
             }
@@ -178,6 +184,14 @@ impl Stored<'_> {
                 scales.apply(row, to);
             }
             Laid::FewBits(integers) => integers.widen(row, to),
+            Laid::Ternary { scale } => {
+                let quarter = (rows / TERNARIES).max(1);
+                let bytes = &self.bytes[row % quarter * inputs..][..inputs];
+                for (to, byte) in to.iter_mut().zip(bytes) {
+                    let code = byte >> (2 * (row / quarter)) & 3;
+                    *to = scale * (f32::from(code) - 1.0);
+                }
+            }
             Laid::Turned { matrices } => {
                 // Much is read again for each row, of a tensor that is small beside others.
                 let of_matrix = (rows / matrices).max(1);
@@ -258,6 +272,10 @@ impl Stored<'_> {
                 let root = (sum / inputs as f64 + f64::from(*eps)).sqrt();
                 to.iter_mut().for_each(|x| *x = (f64::from(*x) / root) as f32);
             }
+            Some(Centre::Ternary { scale }) => {
+                let ternary = |x: f32| (x * scale).round_ties_even().clamp(-1.0, 1.0) / scale;
+                to.iter_mut().for_each(|x| *x = ternary(*x));
+            }
         }
         Ok(())
     }
@@ -335,6 +353,9 @@ impl Stored<'_> {
         rows.div_ceil(threads).max(ELEMENTS_ALONE.div_ceil(inputs.max(1)))
     }
 }
+
+/// So many are in a byte.
+pub(crate) const TERNARIES: usize = 4;
 
 /// Elements that take much longer to read than a thread takes to start.
 const ELEMENTS_ALONE: usize = 1 << 18;

@@ -62,6 +62,8 @@ pub(crate) enum Family {
     /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
+    /// BitNet b1.58: Llama with norms before its second products.
+    BitNet,
     /// Phi 3.5 MoE.
     Phimoe,
     Dbrx,
@@ -213,6 +215,11 @@ impl Family {
         matches!(self, Self::Olmo | Self::Olmoe | Self::Dbrx)
     }
 
+    /// RMS norms of what output projections and the last products of feed-forward parts take.
+    pub(crate) fn sub_norms(self) -> bool {
+        self == Self::BitNet
+    }
+
     /// RMS norms of the stream have no weights in files, and are of embeddings too.
     pub(crate) fn bare_norms(self) -> bool {
         self == Self::NanoChat
@@ -277,6 +284,7 @@ impl Family {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Activation::GeluTanh,
             Self::VaultGemma => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
+            Self::BitNet => Activation::ReluSquared,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo => Activation::Ungated(Ungated::GeluTanh),
             Self::Opt => Activation::Ungated(Ungated::Relu),
