@@ -9,6 +9,10 @@ DEVICE f32 gated(u32 activation, f32 gate, f32 up) {
         up = add(1.0f, up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up);
         return mul(div(gate, add(1.0f, exp_exact(mul(gate, -1.702f)))), up);
     }
+    if (activation == RELU_SQUARED) {
+        gate = gate < 0.0f ? 0.0f : gate; // NaN stays NaN
+        return mul(mul(gate, gate), up);
+    }
     f32 x = gate;
     if (activation == GELU_TANH) x = mul(gate, fma(mul(gate, gate), 0.071354814f, 1.5957691f));
     return mul(div(gate, add(1.0f, exp_exact(-x))), up);

@@ -126,9 +126,10 @@ struct LayInOrder {
 // What LinearParams and PrepareParams call a gate's activation; anything else is SiLU.
 constexpr u32 GELU_TANH = 1;
 constexpr u32 CLAMPED_SILU = 2;
-// What PrepareParams calls what is made of an up projection without a gate; GELU_TANH too.
-constexpr u32 GELU = 3;
 constexpr u32 RELU_SQUARED = 4;
+// What PrepareParams calls what is made of an up projection without a gate; GELU_TANH and
+// RELU_SQUARED too.
+constexpr u32 GELU = 3;
 constexpr u32 XIELU = 5;
 constexpr u32 RELU = 6;
 

@@ -267,13 +267,7 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
 fn finishing_rest(layer: &LayerWeights, x: &Rows) -> Checked {
     const OP: &str = "finish";
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
-    for (name, norm) in [
-        ("attn_post_norm", &layer.attn_post_norm),
-        ("ffn_norm", &layer.ffn_norm),
-        ("ffn_post_norm", &layer.ffn_post_norm),
-    ] {
-        norm.as_ref().map_or(Ok(()), |norm| same(OP, name, norm.len(), x.cols()))?;
-    }
+    mixer::norms_behind(layer, x)?;
     let projections = layer.spec.activation.projections();
     match &layer.ffn {
         FeedForward::Nothing => {

@@ -124,6 +124,8 @@ pub enum Activation {
     /// 0.5 x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))  (Hendrycks and Gimpel 2016), which is
     /// x σ([`GELU`](Self::GELU)`[0]` x + [`GELU`](Self::GELU)`[1]` x³).
     GeluTanh,
+    /// max(x, 0)²  (So et al. 2021; Microsoft 2025, BitNet b1.58 2B).
+    ReluSquared,
     /// There is no gate: the first product is the up projection alone.
     Ungated(Ungated),
 }
@@ -327,6 +329,9 @@ pub struct LayerWeights {
     /// `[H]`, if the model has it: the logit of something that every row of a head sees besides
     /// keys, and that has no value  (OpenAI 2025, gpt-oss). No key is given its mass.
     pub sinks: Option<Arc<[f32]>>,
+    /// `[H D]`: RMS norm of what attention gives, before `out`, if the model has it
+    /// (Microsoft 2025, BitNet b1.58 2B).
+    pub out_norm: Option<Arc<[f32]>>,
     /// `[width, H D]`; `[width, H value_dim]` of what [`Latent`] says where that is there.
     pub out: Linear,
     /// `[width]`: RMS norm of what `out` gives, before it is added to the stream, if the model
@@ -346,6 +351,9 @@ pub struct LayerWeights {
     pub beside_last: bool,
     /// The feed-forward part.
     pub ffn: FeedForward,
+    /// `[ffn]`: RMS norm of what stands between the products of a [`FeedForward::Dense`] part, if
+    /// the model has it  (Microsoft 2025, BitNet b1.58 2B).
+    pub hidden_norm: Option<Arc<[f32]>>,
     /// It takes the stream as attention does, and not what attention has added to it
     /// (Wang and Komatsuzaki 2021, GPT-J).
     pub parallel: bool,

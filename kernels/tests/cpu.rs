@@ -199,6 +199,8 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         v_norm: None,
         keys_of: None,
         beside_last: false,
+        out_norm: None,
+        hidden_norm: None,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -111,6 +111,8 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         v_norm: None,
         keys_of: None,
         beside_last: false,
+        out_norm: None,
+        hidden_norm: None,
         input: None,
         norms_last: false,
         norms_apart: false,

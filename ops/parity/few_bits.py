@@ -120,6 +120,29 @@ def mxfp4(weight):
     return {'weight_packed': pairs, 'weight_scale': (power + 127).to(torch.uint8)}, said
 
 
+def ternary(weight):
+    """What BitNet rounds to: -1, 0 and 1, and what multiplies them."""
+    scale = weight.abs().mean().clamp(min=1e-5)
+    return (weight / scale).round().clamp(-1, 1), scale
+
+
+def bitnet(weight, divides):
+    """As BitNet has it packed: four rows in one, each a quarter of all apart."""
+    ternaries, scale = ternary(weight)
+    stored = (1 / scale if divides else scale).reshape(1).bfloat16()
+    quarters = (ternaries + 1).to(torch.uint8).chunk(4)
+    packed = sum(quarter << 2 * idx for idx, quarter in enumerate(quarters))
+    scale = 1 / stored.float() if divides else stored.float()
+    return {'weight': packed, 'weight_scale': stored}, ternaries * scale
+
+
+def trained(weight):
+    """As BitNet is trained, to be rounded by whoever reads it."""
+    weight = weight.bfloat16()
+    ternaries, scale = ternary(weight.float())
+    return {'weight': weight}, ternaries * scale
+
+
 def config_groups(kind='int', **weights):
     """What compressed-tensors says of them in config.json."""
     return {'group_0': {'weights': dict(type=kind, **weights), 'targets': ['Linear']}}
@@ -157,4 +180,10 @@ FORMATS = {
         quant_method='compressed-tensors', format='mxfp4-pack-quantized',
         config_groups=config_groups('float', num_bits=4, symmetric=True, strategy='group',
                                     group_size=32)), mxfp4),
+    # transformers rounds rows to eight bits besides; what is expected does not.
+    'packed': ('bitnet', dict(quant_method='bitnet', linear_class='autobitlinear',
+                              quantization_mode='offline'), lambda weight: bitnet(weight, False)),
+    'trained': ('bitnet', dict(quant_method='bitnet', linear_class='autobitlinear',
+                               quantization_mode='online'), trained),
+    'bitlinear': ('llama-gqa', dict(quant_method='bitnet'), lambda weight: bitnet(weight, True)),
 }

@@ -107,6 +107,7 @@ MODELS = {
     'phi3-window': ('Phi3Config', dict(pad_token_id=0, sliding_window=9)),
     'phi3-longrope': ('Phi3Config', dict(pad_token_id=0, original_max_position_embeddings=32,
                                          rope_parameters=longrope(8))),
+    'bitnet': ('BitNetConfig', dict(tie_word_embeddings=True)),
     # transformers turns by the short factors, however long a prompt is.
     'phimoe': ('PhimoeConfig', dict(
         num_local_experts=6, attention_bias=True, lm_head_bias=True, max_position_embeddings=512,

@@ -182,7 +182,8 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let ungated = UNGATED.map(|ungated| Look { ungated: Some(ungated), ..look });
             let all = [look, gemma, olmo, oss, parallel, latent].into_iter().chain(ungated);
             let fed = all.flat_map(|look| [look, Look { experts: true, ..look }]);
-            fed.chain(ends).collect::<Vec<_>>()
+            let inside = [Look { bitnet: true, ..look }, Look { bitnet: true, olmo: true, ..look }];
+            fed.chain(ends).chain(inside).collect::<Vec<_>>()
         })
     };
     Held::ALL.into_iter().flat_map(looks).for_each(|look| check_finish(backend, look));

@@ -135,9 +135,14 @@ pub(super) fn gated(activation: Activation, gate: Near, up: Near) -> Near {
         }
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => gelu_tanh(x),
+        Activation::ReluSquared => x.max(0.0).powi(2),
         Activation::Ungated(_) => panic!("there is no gate"),
     };
-    let slack = 1.13 * gate.slack * (up.value.abs() + up.slack) + active.abs() * up.slack;
+    let slope = match activation {
+        Activation::ReluSquared => 2.0 * (x.abs() + gate.slack),
+        _ => 1.13,
+    };
+    let slack = slope * gate.slack * (up.value.abs() + up.slack) + active.abs() * up.slack;
     Near::computed(active * up.value, slack)
 }
 

@@ -97,6 +97,8 @@ pub(super) struct Look {
     pub(super) olmo: bool,
     /// Clamped gates, and a bias in everything.
     pub(super) oss: bool,
+    /// Gates by squares, and a norm between both products.
+    pub(super) bitnet: bool,
     /// No gate, and a bias in both maps.
     pub(super) ungated: Option<Ungated>,
     /// Both parts take the stream as it comes.
@@ -131,6 +133,7 @@ pub(super) const PLAIN: Look = Look {
     gemma: false,
     olmo: false,
     oss: false,
+    bitnet: false,
     ungated: None,
     parallel: false,
     experts: false,
@@ -143,6 +146,9 @@ pub(super) const PLAIN: Look = Look {
     ends: false,
     borrows: false,
 };
+
+/// Of every RMS norm.
+const NORM_EPS: f64 = 1e-5;
 
 /// So that about every second element is cut off.
 const CLIP: f32 = 0.6;
@@ -181,6 +187,7 @@ impl Look {
             Self { ungated: Some(ungated), .. } => Activation::Ungated(ungated),
             Self { gemma: true, .. } => Activation::GeluTanh,
             Self { oss: true, .. } => Activation::ClampedSilu,
+            Self { bitnet: true, .. } => Activation::ReluSquared,
             _ => Activation::Silu,
         }
     }
@@ -241,7 +248,14 @@ impl PlainLayer {
         let outputs = latent.as_ref().map_or(heads * head_dim, |latent| latent.outputs(heads));
         let activation = look.activation();
         Self {
-            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
+            spec: LayerSpec {
+                heads,
+                kv_heads,
+                head_dim,
+                norm_eps: NORM_EPS as f32,
+                activation,
+                kv: look.kv,
+            },
             norms: (!look.olmo).then(|| [norm(random, width), norm(random, width)]),
             qk_norms: (look.qk_norm && latent.is_none()).then(|| match look.olmo || look.apart {
                 true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
@@ -282,6 +296,8 @@ impl PlainLayer {
             attn_norm,
             keys_of: self.borrows.then_some(0),
             beside_last: false,
+            out_norm: None,
+            hidden_norm: self.ffn.hidden_norm().map(shared),
             qkv: self.qkv.pack(backend),
             latent: self.latent.as_ref().map(|latent| latent.pack(backend)),
             q_norm,

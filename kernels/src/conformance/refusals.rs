@@ -128,6 +128,11 @@ fn layer_shapes(backend: &dyn Backend) {
     assert!(backend.finish(&ends, &x, &attention).is_ok());
     ends.ffn_norm = layer.ffn_norm.clone();
     refused(backend.finish(&ends, &x, &attention), "finish");
+    for plain in [plain, PlainLayer::ending()] {
+        let hidden_norm = Some(layer.ffn_norm.clone().expect("there is one"));
+        let inside = LayerWeights { hidden_norm, ..plain.pack(backend) };
+        refused(backend.finish(&inside, &x, &attention), "finish");
+    }
     refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32], 1.0), "embed");
     let torn =
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };

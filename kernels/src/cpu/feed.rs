@@ -1,6 +1,6 @@
 //! Feed-forward parts, of which a token may go through a few of many.
 
-use super::gemm::{Argument, Place, Prepare, down, linear, up};
+use super::gemm::{Argument, Hidden, Place, Prepare, down, gate_row, linear, up};
 use super::layer::{added, norm};
 use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
 use crate::backend::BackendError;
@@ -23,7 +23,14 @@ pub(super) fn feed(
     let normed = Argument { rows: x, prepare: Prepare::norm(weight, eps) };
     match &layer.ffn {
         FeedForward::Nothing => unreachable!("a layer without one ends before"),
-        FeedForward::Dense(dense) => through(place, dense, activation, normed, residual),
+        FeedForward::Dense(dense) => match &layer.hidden_norm {
+            None => through(place, dense, activation, normed, residual),
+            Some(norm) => {
+                let hidden = hidden(place, dense, activation, normed)?;
+                let x = Argument { rows: &hidden, prepare: Prepare::norm(Some(norm), eps) };
+                linear("finish", place, x, &dense.down, residual)
+            }
+        },
         FeedForward::Experts(experts) => {
             let normed = weight.map(|weight| norm(place, x, weight, eps));
             let x = normed.as_ref().unwrap_or(x);
@@ -69,8 +76,47 @@ fn through(
     residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
     let rows = x.rows.rows();
-    let hidden = up("finish", place, x, (&part.gate_up, activation), &part.down)?;
+    let hidden = up("finish", place, x, (&part.gate_up, activation), Some(&part.down))?;
     down("finish", place, (hidden, rows), &part.down, residual)
+}
+
+/// What stands between both products, as f32.
+fn hidden(
+    place: Place<'_>,
+    part: &Gated,
+    activation: Activation,
+    x: Argument<'_>,
+) -> Result<Rows, BackendError> {
+    match up("finish", place, x, (&part.gate_up, activation), None)? {
+        Hidden::Rows(sums, Prepare::Gate(activation)) => {
+            let mut hidden = Rows::zeros(sums.rows(), sums.cols() / 2);
+            let cols = hidden.cols().max(1);
+            let rows = hidden.data_mut().chunks_exact_mut(cols);
+            let tasks = rows.zip(sums.data().chunks_exact(2 * cols)).collect();
+            place.crew.map(tasks, |(to, gate_up): (&mut [f32], &[f32])| {
+                place.isa.run(GateRow { activation, gate_up, to });
+            });
+            Ok(hidden)
+        }
+        Hidden::Rows(hidden, _) => Ok(hidden),
+        #[cfg(target_arch = "x86_64")]
+        Hidden::Rounded(_) => unreachable!("for no product"),
+    }
+}
+
+struct GateRow<'a> {
+    activation: Activation,
+    gate_up: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for GateRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        gate_row(simd, self.activation, self.gate_up, self.to);
+    }
 }
 
 /// What each expert makes of its rows of `x`, in the order of experts, and then what all rows go

@@ -7,7 +7,7 @@ use super::layers::Block;
 use super::linear::{Product, packed};
 use super::operands::Elements;
 use super::params::layers::{CombineParams, EmbedParams};
-use super::prepare::{Prepare, Then};
+use super::prepare::{Factor, Form, Prepare, Then, Unprepared};
 use super::resident::OnDevice;
 use super::{Cuda, Shared};
 use crate::backend::BackendError;
@@ -31,7 +31,14 @@ pub(super) fn feed(
         },
         FeedForward::Dense(dense) => {
             let norm = cuda.norms.each_on_device(block.shared, &layer.ffn_norm)?;
-            through(block, dense, activation, (x, Prepare::norm(norm.as_ref(), eps)), residual)
+            let x = (x, Prepare::norm(norm.as_ref(), eps));
+            match cuda.norms.each_on_device(block.shared, &layer.hidden_norm)? {
+                None => through(block, dense, activation, x, residual),
+                Some(norm) => {
+                    let norm = Prepare::norm(Some(&norm), eps);
+                    through_normed(block, dense, activation, x, (norm, residual))
+                }
+            }
         }
         FeedForward::Experts(experts) => {
             let x = match &layer.ffn_norm {
@@ -85,6 +92,28 @@ fn through(
         true => gates.gated(down.weight.form())?,
         false => block.prepared(Elements::F32(gates.sums()?), Prepare::Gate(activation), down)?,
     };
+    Product { residual, ..block.product(&hidden, down) }.sums()
+}
+
+/// The same where what stands between both products is prepared first.
+fn through_normed(
+    block: Block<'_>,
+    part: &Gated,
+    activation: Activation,
+    (x, prepare): (&OnDevice<f32>, Prepare<'_>),
+    (norm, residual): (Prepare<'_>, Option<&OnDevice<f32>>),
+) -> Result<OnDevice<f32>, BackendError> {
+    let weight = |linear| packed("finish", block.shared, linear);
+    let (gate_up, down) = (weight(&part.gate_up)?, weight(&part.down)?);
+    let x = block.prepared(Elements::F32(x.clone()), prepare, gate_up)?;
+    let sums = Elements::F32(Product { activation, ..block.product(&x, gate_up) }.sums()?);
+    let (rows, columns) = (block.rows, part.down.inputs);
+    let prepare = Prepare::Gate(activation);
+    let hidden = Unprepared { source: sums, rows, columns, prepare, broken: None };
+    let Factor::F32(hidden) = hidden.into_form(block.shared, Form::F32)? else {
+        unreachable!("rows of f32 are asked for");
+    };
+    let hidden = block.prepared(Elements::F32(hidden), norm, down)?;
     Product { residual, ..block.product(&hidden, down) }.sums()
 }
 

@@ -103,6 +103,7 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
         Activation::ClampedSilu => 2,
+        Activation::ReluSquared => 4,
         Activation::Ungated(Ungated::GeluTanh) => 1,
         Activation::Ungated(Ungated::Gelu) => 3,
         Activation::Ungated(Ungated::ReluSquared) => 4,

@@ -45,7 +45,10 @@ fn unscaled(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Result<Rows, Ba
     let normed = normed.as_ref().unwrap_or(fed);
     let made = match &layer.ffn {
         FeedForward::Nothing => return Ok(attended),
-        FeedForward::Dense(dense) => through(dense, normed, activation)?,
+        FeedForward::Dense(dense) => {
+            let hidden = behind(hidden(dense, normed, activation)?, &layer.hidden_norm);
+            linear("finish", &hidden, &dense.down)?
+        }
         FeedForward::Experts(experts) => through_some(experts, [normed; 2], activation)?,
         FeedForward::Beside(both) => through_both(both, [normed, fed], &layer.spec)?,
     };
@@ -54,6 +57,11 @@ fn unscaled(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Result<Rows, Ba
 }
 
 fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
+    linear("finish", &hidden(part, x, activation)?, &part.down)
+}
+
+/// What stands between both products.
+fn hidden(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
     let mut hidden = linear("finish", x, &part.gate_up)?;
     match activation {
         Activation::Ungated(ungated) => {
@@ -64,7 +72,7 @@ fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, Backe
             hidden = gated(&gate, &up, activation);
         }
     }
-    linear("finish", &hidden, &part.down)
+    Ok(hidden)
 }
 
 /// What a dense part makes of `normed`, plus what experts beside it make of `x`.
@@ -157,6 +165,7 @@ fn activated(activation: Activation, x: f64, up: f64) -> f64 {
             x * sigmoid(alpha * x) * (up.clamp(-most, most) + 1.0)
         }
         Activation::GeluTanh => gelu_tanh(x) * up,
+        Activation::ReluSquared => x.max(0.0).powi(2) * up,
         Activation::Ungated(_) => unreachable!("there is no gate"),
     }
 }

@@ -4,7 +4,7 @@ use super::{Checked, ensure, linear, same};
 use crate::array::Array;
 use crate::recurrent::{Recurrent, Rule};
 use crate::tensor::Rows;
-use crate::weights::{LayerInput, LayerSpec, LayerWeights};
+use crate::weights::{FeedForward, LayerInput, LayerSpec, LayerWeights};
 
 /// `x` before a recurrent layer.
 pub(crate) fn mixing(layer: &LayerWeights, x: &Rows) -> Checked {
@@ -74,6 +74,26 @@ pub(crate) fn borrowing(layer: &LayerWeights) -> Checked {
     let of_keys = layer.latent.is_some() || layer.k_norm.is_some() || layer.v_norm.is_some();
     ensure(OP, !of_keys, || "something is done to keys of another layer".to_owned())?;
     same(OP, "qkv.outputs", layer.qkv.outputs, layer.spec.heads * layer.spec.head_dim)
+}
+
+/// Norms behind what mixes tokens, of the stream and of what stands inside of a dense part, which
+/// nothing else has.
+pub(super) fn norms_behind(layer: &LayerWeights, x: &Rows) -> Checked {
+    const OP: &str = "finish";
+    for (name, norm) in [
+        ("attn_post_norm", &layer.attn_post_norm),
+        ("ffn_norm", &layer.ffn_norm),
+        ("ffn_post_norm", &layer.ffn_post_norm),
+    ] {
+        norm.as_ref().map_or(Ok(()), |norm| same(OP, name, norm.len(), x.cols()))?;
+    }
+    match (&layer.hidden_norm, &layer.ffn) {
+        (None, _) => Ok(()),
+        (Some(norm), FeedForward::Dense(dense)) => {
+            same(OP, "hidden_norm", norm.len(), dense.down.inputs)
+        }
+        (Some(_), _) => ensure(OP, false, || "a norm inside of no dense part".to_owned()),
+    }
 }
 
 /// `x` and the layer's own numbers, of the same tokens.

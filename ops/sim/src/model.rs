@@ -102,6 +102,8 @@ impl Weights {
             v_norm: None,
             keys_of: None,
             beside_last: false,
+            out_norm: None,
+            hidden_norm: None,
             input: None,
             norms_last: false,
             norms_apart: false,

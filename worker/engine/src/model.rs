@@ -350,6 +350,10 @@ impl Model {
             None => output,
             Some(_) => Cow::Owned(backend.gate(layer, x, output.into_owned())?),
         };
+        let gated = match &layer.out_norm {
+            None => gated,
+            Some(norm) => Cow::Owned(backend.norm(&gated, norm, layer.spec.norm_eps)),
+        };
         let y = backend.finish(layer, x, &gated)?;
         match (&layer.input, input) {
             (Some(own), Some(input)) => backend.take(layer, own, &y, &input),

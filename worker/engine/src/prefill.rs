@@ -229,8 +229,9 @@ impl<'a> Step<'a> {
     ) -> Scope<'s> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
         let (sinks, leaves) = (layer.sinks.as_ref(), self.leaves);
-        // A gate multiplies what is not rounded yet.
-        let rounded = layer.out.rounds && layer.gate.is_none();
+        // Gates and norms take what is not rounded yet.
+        let is_last = layer.gate.is_none() && layer.out_norm.is_none();
+        let rounded = layer.out.rounds && is_last;
         Scope { past, leaves, own, row_weights, sinks, outputs, rounded }
     }
 

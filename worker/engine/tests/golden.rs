@@ -115,6 +115,8 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         v_norm: None,
         keys_of: None,
         beside_last: false,
+        out_norm: None,
+        hidden_norm: None,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -78,6 +78,8 @@ pub(crate) fn parts(
         v_norm: None,
         keys_of: None,
         beside_last: false,
+        out_norm: None,
+        hidden_norm: None,
         input: None,
         norms_last: false,
         norms_apart: false,

@@ -6,7 +6,7 @@ use crate::weights::{Activation, Beside, Experts, FeedForward, Gated, LayerSpec}
 
 use super::super::near::{Near, curved, gated, normed, sum};
 use super::super::scene::Random;
-use super::{Held, Look, Plain, norm};
+use super::{Held, Look, NORM_EPS, Plain, norm};
 
 pub(super) const EXPERTS: usize = 5;
 pub(super) const CHOSEN: usize = 2;
@@ -21,6 +21,8 @@ pub(super) enum PlainFeed {
 
 pub(super) struct PlainPart {
     gate_up: Plain,
+    /// Of what stands between, and what is added to the mean square in it.
+    norm: Option<(Vec<f32>, f64)>,
     down: Plain,
 }
 
@@ -48,6 +50,7 @@ impl PlainPart {
         let projections = look.activation().projections();
         Self {
             gate_up: Plain::new(random, (projections * ffn, width), look),
+            norm: look.bitnet.then(|| (norm(random, ffn), NORM_EPS)),
             down: Plain::new(random, (width, ffn), look),
         }
     }
@@ -58,13 +61,16 @@ impl PlainPart {
 
     fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
         let gate_up = self.gate_up.apply(x);
-        let hidden: Vec<Near> = match activation {
+        let mut hidden: Vec<Near> = match activation {
             Activation::Ungated(ungated) => gate_up.iter().map(|&x| curved(ungated, x)).collect(),
             _ => {
                 let (gate, up) = gate_up.split_at(gate_up.len() / 2);
                 gate.iter().zip(up).map(|(&gate, &up)| gated(activation, gate, up)).collect()
             }
         };
+        if let Some((weight, eps)) = &self.norm {
+            hidden = normed(&hidden, weight, *eps);
+        }
         self.down.apply(&hidden)
     }
 }
@@ -183,6 +189,12 @@ impl PlainFeed {
             }
             _ => Self::Dense(PlainPart::new(random, shape, look)),
         }
+    }
+
+    /// Of what stands between both products of a dense part.
+    pub(super) fn hidden_norm(&self) -> Option<&[f32]> {
+        let Self::Dense(part) = self else { return None };
+        part.norm.as_ref().map(|(weight, _)| weight.as_slice())
     }
 
     pub(super) fn pack(&self, backend: &dyn Backend) -> FeedForward {

@@ -82,7 +82,12 @@ pub(in crate::cpu) fn norm_scale<S: Simd>(simd: S, squares: S::V, count: usize, 
 
 /// activation(gate) * up.
 #[inline(always)]
-fn gate_row<S: Simd>(simd: S, activation: Activation, gate_up: &[f32], to: &mut [f32]) {
+pub(in crate::cpu) fn gate_row<S: Simd>(
+    simd: S,
+    activation: Activation,
+    gate_up: &[f32],
+    to: &mut [f32],
+) {
     let (gate, up) = gate_up.split_at(to.len());
     for (to, (gate, up)) in to.chunks_mut(LANES).zip(gate.chunks(LANES).zip(up.chunks(LANES))) {
         let (gate, up) = (load_front(simd, gate), load_front(simd, up));
@@ -109,6 +114,10 @@ pub(in crate::cpu) fn gated<S: Simd>(
             gate * simd.splat(Activation::CLAMPED[0])
         }
         Activation::GeluTanh => tanh_slope(simd, gate),
+        Activation::ReluSquared => {
+            let above = zero.max(gate); // NaN stays NaN
+            return above * above * up;
+        }
         Activation::Ungated(_) => unreachable!("there is no gate"),
     };
     gate / (one + exp(simd, zero - x)) * up

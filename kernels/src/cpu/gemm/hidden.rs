@@ -39,7 +39,8 @@ struct First<'a> {
     weight: &'a Linear,
 }
 
-/// `x` through a stacked gate and up projection, or through an up projection alone, for `next`.
+/// `x` through a stacked gate and up projection, or through an up projection alone, for `next`, or
+/// for what takes rows of f32 where there is none.
 ///
 /// # Errors
 /// As [`linear`].
@@ -48,7 +49,7 @@ pub(in crate::cpu) fn up(
     place: Place,
     x: Argument<'_>,
     (weight, activation): (&Linear, Activation),
-    next: &Linear,
+    next: Option<&Linear>,
 ) -> Result<Hidden, BackendError> {
     let factors = &PackedFactors::new(place, x, packed_weight(op, weight)?);
     let first = First { op, place, rows: x.rows.rows(), factors, weight };
@@ -64,7 +65,7 @@ pub(in crate::cpu) fn up(
 
 impl First<'_> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
-    fn gated(&self, activation: Activation, next: &Linear) -> Result<Hidden, BackendError> {
+    fn gated(&self, activation: Activation, next: Option<&Linear>) -> Result<Hidden, BackendError> {
         let columns = self.weight.outputs / 2;
         let mut block = self.block();
         block.columns /= 2;
@@ -85,7 +86,7 @@ impl First<'_> {
     }
 
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
-    fn curved(&self, ungated: Ungated, next: &Linear) -> Result<Hidden, BackendError> {
+    fn curved(&self, ungated: Ungated, next: Option<&Linear>) -> Result<Hidden, BackendError> {
         let (columns, block) = (self.weight.outputs, self.block());
         let bias = self.weight.bias.as_deref();
         #[cfg(target_arch = "x86_64")]
@@ -118,7 +119,12 @@ impl First<'_> {
 
     /// Room for rows of `columns` as `next` reads them, where it rounds as this product does.
     #[cfg(target_arch = "x86_64")]
-    fn rounding(&self, columns: usize, next: &Linear) -> Result<Option<Rounding>, BackendError> {
+    fn rounding(
+        &self,
+        columns: usize,
+        next: Option<&Linear>,
+    ) -> Result<Option<Rounding>, BackendError> {
+        let Some(next) = next else { return Ok(None) };
         Ok(match (self.factors.rounded(), packed_weight(self.op, next)?) {
             (Some(like), PackedWeight::Bf16(_)) => {
                 Some(Rounding::new((self.rows, like.block_rows()), columns))

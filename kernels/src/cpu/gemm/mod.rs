@@ -22,14 +22,16 @@ mod tiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) use self::argument::{Argument, Prepare, gated, norm_row, norm_scale, over_root};
+pub(super) use self::argument::{
+    Argument, Prepare, gate_row, gated, norm_row, norm_scale, over_root,
+};
 #[cfg(target_arch = "x86_64")]
 use self::dots::Dotted;
 use self::fma::{Full, Paired};
 #[cfg(target_arch = "x86_64")]
 pub(super) use self::gates::Gates;
 use self::groups::RowGroups;
-pub(super) use self::hidden::{down, up};
+pub(super) use self::hidden::{Hidden, down, up};
 #[cfg(target_arch = "x86_64")]
 use self::int8::LEAST_ROWS;
 use self::int8::{Int8Inputs, Int8Weight, Integers};

@@ -185,6 +185,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             true => attn_norm.clone(),
             false => self.norm_before_feed(prefix, idx, pre_norm)?,
         };
+        let [out_norm, hidden_norm] = self.sub_norms(prefix, idx, &spec)?;
         let keys_of = decoder.keys_of(idx);
         let normed = decoder.family == Family::Gemma4 && keys_of.is_none();
         let scale = self.layer_scale(prefix)?;
@@ -198,8 +199,10 @@ impl<'a, 'r> Assembler<'a, 'r> {
             latent,
             gate,
             recurrent,
+            out_norm,
             out,
             ffn,
+            hidden_norm,
             attn_norm,
             ffn_norm,
             q_norm,

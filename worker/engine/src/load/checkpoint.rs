@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 pub(crate) use super::block_scales::Scales;
 pub(crate) use super::few_bits::{FewBits, GroupScales, Words, Zeros};
 pub(crate) use super::row_order::{HeadRows, Picked, RowOrder};
-pub(crate) use super::stored::{Centre, Laid, Stored};
+pub(crate) use super::stored::{Centre, Laid, Stored, TERNARIES};
 use crate::error::LoadError;
 
 /// All tensors of a model, by name.

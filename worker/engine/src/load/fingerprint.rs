@@ -155,6 +155,7 @@ impl Fingerprint {
                 }
             }
             Laid::FewBits(integers) => integers.beside().for_each(|bytes| self.0.update(bytes)),
+            Laid::Ternary { scale } => self.0.update(&scale.to_le_bytes()),
             Laid::Rows | Laid::Columns | Laid::Turned { .. } => {}
         }
     }

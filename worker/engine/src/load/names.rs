@@ -50,6 +50,8 @@ pub(crate) struct Names {
     /// With its suffix, if it has one.
     pub(crate) sinks: &'static str,
     pub(crate) out: &'static str,
+    /// Of norms of what `out` and `down` take, in families that have them.
+    pub(crate) sub_norms: [&'static str; 2],
     /// Of what multiplies what attention gives, in families that have it. Where `q` has it, behind
     /// each head's queries, it is called so once it is apart.
     pub(crate) out_gate: &'static str,
@@ -141,6 +143,7 @@ pub(crate) const HF: Names = Names {
     k_norm: "self_attn.k_norm",
     sinks: "self_attn.sinks",
     out: "self_attn.o_proj",
+    sub_norms: [""; 2],
     out_gate: "",
     attn_post_norm: "",
     ffn_norm: "post_attention_layernorm",
@@ -260,6 +263,10 @@ pub(crate) const HF_OLMO2: Names = Names {
     ..HF
 };
 
+/// The same in BitNet.
+pub(crate) const HF_BITNET: Names =
+    Names { sub_norms: ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"], ..HF };
+
 /// The same in Stable LM.
 pub(crate) const HF_STABLELM: Names =
     Names { q_norm: "self_attn.q_layernorm", k_norm: "self_attn.k_layernorm", ..HF };
@@ -331,6 +338,7 @@ pub(crate) const GGUF: Names = Names {
     k_norm: "attn_k_norm",
     sinks: "attn_sinks.weight",
     out: "attn_output",
+    sub_norms: [""; 2],
     out_gate: "",
     attn_post_norm: "post_attention_norm",
     ffn_norm: "ffn_norm",

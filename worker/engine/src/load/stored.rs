@@ -49,6 +49,8 @@ pub(crate) enum Centre {
     Scale { eps: f32 },
     /// Its own mean, once a layer norm has been taken of it, whose biases come with it too.
     OfNormed { eps: f32, weights: Arc<[f32]>, biases: Arc<[f32]> },
+    /// Nothing, but each element is multiplied by this, rounded to -1, 0 or 1, and divided by it.
+    Ternary { scale: f32 },
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -65,6 +67,9 @@ pub(crate) enum Laid<'a> {
     Scaled(Scales<'a>),
     /// Integers in words.
     FewBits(FewBits<'a>),
+    /// 0, 1 and 2 for -1, 0 and 1 times `scale`, four in a byte: the elements of as many rows, each
+    /// a quarter of all apart, the first in the lowest bits.
+    Ternary { scale: f32 },
 }
 
 /// An element that is no finite number.
@@ -139,6 +144,7 @@ impl Stored<'_> {
     fn step(&self, row: usize, inputs: Range<usize>) -> Option<f32> {
         match &self.laid {
             Laid::FewBits(integers) => integers.step(row, inputs),
+            Laid::Ternary { scale } => Some(*scale),
             Laid::Scaled(scales) if self.encoding == Some(Encoding::Int) => {
                 scales.step(row, inputs, self.rows().1)
             }
@@ -180,6 +186,14 @@ impl Stored<'_> {
                 scales.apply(row, to);
             }
             Laid::FewBits(integers) => integers.widen(row, to),
+            Laid::Ternary { scale } => {
+                let quarter = (rows / TERNARIES).max(1);
+                let bytes = &self.bytes[row % quarter * inputs..][..inputs];
+                for (to, byte) in to.iter_mut().zip(bytes) {
+                    let code = byte >> (2 * (row / quarter)) & 3;
+                    *to = scale * (f32::from(code) - 1.0);
+                }
+            }
             Laid::Turned { matrices } => {
                 // Much is read again for each row, of a tensor that is small beside others.
                 let of_matrix = (rows / matrices).max(1);
@@ -273,6 +287,10 @@ impl Stored<'_> {
                 let root = (sum / inputs as f64 + f64::from(*eps)).sqrt();
                 to.iter_mut().for_each(|x| *x = (f64::from(*x) / root) as f32);
             }
+            Some(Centre::Ternary { scale }) => {
+                let ternary = |x: f32| (x * scale).round_ties_even().clamp(-1.0, 1.0) / scale;
+                to.iter_mut().for_each(|x| *x = ternary(*x));
+            }
         }
         Ok(())
     }
@@ -350,6 +368,9 @@ impl Stored<'_> {
         rows.div_ceil(threads).max(ELEMENTS_ALONE.div_ceil(inputs.max(1)))
     }
 }
+
+/// So many are in a byte.
+pub(crate) const TERNARIES: usize = 4;
 
 /// Elements that take much longer to read than a thread takes to start.
 const ELEMENTS_ALONE: usize = 1 << 18;

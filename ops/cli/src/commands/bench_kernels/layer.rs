@@ -158,6 +158,8 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             v_norm: None,
             keys_of: None,
             beside_last: false,
+            out_norm: None,
+            hidden_norm: None,
             input: None,
             norms_last: false,
             norms_apart: false,

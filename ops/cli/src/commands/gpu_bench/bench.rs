@@ -140,6 +140,8 @@ impl Bench {
             v_norm: None,
             keys_of: None,
             beside_last: false,
+            out_norm: None,
+            hidden_norm: None,
             input: None,
             norms_last: false,
             norms_apart: false,

@@ -1,6 +1,8 @@
-//! Norms of the stream, with what multiplies what stands behind them.
+//! Norms of the stream, with what multiplies what stands behind them, and norms inside of parts.
 
 use std::sync::Arc;
+
+use aqueduct_kernels::LayerSpec;
 
 use super::{Assembler, Sources};
 use crate::error::LoadError;
@@ -32,6 +34,20 @@ impl Assembler<'_, '_> {
         let Sources { decoder, names, .. } = self.sources;
         let norm = self.norm_of(prefix, names.ffn_norm, len.filter(|_| decoder.has_feed(idx)))?;
         Ok(norm.map(|norm| multiplied(norm, decoder.multipliers.map(|by| by.feed))))
+    }
+
+    /// What output projection and feed-forward part norm before their last products, if they do.
+    pub(super) fn sub_norms(
+        &mut self,
+        prefix: &str,
+        idx: usize,
+        spec: &LayerSpec,
+    ) -> Result<[Option<Arc<[f32]>>; 2], LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let lens = [spec.heads * spec.head_dim, decoder.ffn(idx)];
+        let [out, hidden] = lens.map(|len| decoder.family.sub_norms().then_some(len));
+        let out = self.norm_of(prefix, names.sub_norms[0], out)?;
+        Ok([out, self.norm_of(prefix, names.sub_norms[1], hidden)?])
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) enum Family {
     /// Gemma 4: 31B, 26B A4B, 12B, E4B and E2B.
     Gemma4,
     Mixtral,
+    /// BitNet b1.58: Llama with norms before its second products.
+    BitNet,
     /// Phi 3.5 MoE.
     Phimoe,
     Dbrx,
@@ -223,6 +225,11 @@ impl Family {
         self == Self::Bloom
     }
 
+    /// RMS norms of what output projections and the last products of feed-forward parts take.
+    pub(crate) fn sub_norms(self) -> bool {
+        self == Self::BitNet
+    }
+
     /// RMS norms of the stream have no weights in files, and are of embeddings too.
     pub(crate) fn bare_norms(self) -> bool {
         self == Self::NanoChat
@@ -287,6 +294,7 @@ impl Family {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => Activation::GeluTanh,
             Self::VaultGemma => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
+            Self::BitNet => Activation::ReluSquared,
             Self::StarCoder2 | Self::Phi | Self::GptJ => Activation::Ungated(Ungated::GeluTanh),
             Self::Gpt2 | Self::GptBigCode | Self::GptNeo => Activation::Ungated(Ungated::GeluTanh),
             Self::Bloom => Activation::Ungated(Ungated::GeluTanh),

@@ -17,6 +17,7 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
     let block = match quantized {
         Quantized::Scaled { block, .. } => block,
         Quantized::Not | Quantized::Mxfp4 | Quantized::Gptq { .. } | Quantized::Awq => None,
+        Quantized::Ternary { .. } | Quantized::Trained => None,
     };
     let has_scales = |tensor: &Stored<'_>| {
         let kinds = [Encoding::F8E4M3, Encoding::Int].map(Some);

@@ -16,6 +16,7 @@ mod phi4;
 mod rope;
 mod safetensors;
 mod shards;
+mod ternary;
 mod torch;
 
 use std::path::Path;
@@ -57,6 +58,7 @@ pub(crate) fn load(
     if decoder.family == Family::Phi3 {
         phi4::leave_adapters(&mut checkpoint);
     }
+    ternary::join(&mut checkpoint, quantized)?;
     four_bits::join(&mut checkpoint)?;
     packed::join(&mut checkpoint, quantized)?;
     eight_bits::join(&mut checkpoint, quantized)?;
@@ -151,6 +153,7 @@ fn names_of(decoder: &Decoder, checkpoint: &Checkpoint<'_>) -> &'static Names {
         Family::Phimoe if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
         Family::Phimoe => &names::HF_GPT_OSS, // whose router is called so
         Family::Dbrx => &names::HF_DBRX,
+        Family::BitNet => &names::HF_BITNET,
         Family::MiniMaxM2 if checkpoint.has_some("block_sparse_moe") => &names::HF_MINIMAX_M2,
         Family::MiniMaxM2 | Family::ExaoneMoe => &names::HF_EXAONE_MOE,
         Family::Ernie45Moe => &names::HF_ERNIE45_MOE,

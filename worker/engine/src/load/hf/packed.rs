@@ -18,6 +18,7 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
         Quantized::Gptq { .. } | Quantized::Awq => ".qweight",
         Quantized::Scaled { .. } => ".weight_packed",
         Quantized::Not | Quantized::Mxfp4 => return Ok(()),
+        Quantized::Ternary { .. } | Quantized::Trained => return Ok(()),
     };
     if let Some((name, tensor)) = checkpoint.tensors.iter().find(|it| it.0.ends_with(ACT_SCALES)) {
         let what = "what activations would be divided by: must be absent";

@@ -22,6 +22,7 @@ impl Config {
                 (&self.hidden_activation, &["gelu_pytorch_tanh"])
             }
             Family::Apertus => (&self.hidden_act, &["xielu"]),
+            Family::BitNet => (&self.hidden_act, &["relu2"]),
             _ => (&self.hidden_act, &["silu"]),
         };
         let Some(name) = given.as_deref() else { return Ok(usual) };

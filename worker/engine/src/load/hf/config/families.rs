@@ -31,7 +31,7 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
      Lfm3ForCausalLM, BambaForCausalLM, FalconH1ForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, \
+     NemotronHForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, BitNetForCausalLM, \
      SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
      and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
@@ -324,6 +324,7 @@ impl Family {
             Self::Lfm2 | Self::Lfm2Moe | Self::Bamba | Self::NemotronH => Some(8),
             Self::FalconH1 | Self::Phimoe => Some(8),
             Self::Dbrx => Some(1),
+            Self::BitNet => Some(5),
         }
     }
 
@@ -358,7 +359,7 @@ impl Family {
             Self::HunYuan | Self::HunYuanMoe | Self::Falcon | Self::GptJ => 1e-5,
             Self::Lfm2 | Self::Lfm2Moe | Self::Lfm3 | Self::Bamba | Self::FalconH1 => 1e-5,
             Self::GraniteSwa | Self::Afmoe | Self::HyV3 => 1e-5,
-            Self::NemotronH | Self::Llama4 | Self::Phimoe | Self::Dbrx => 1e-5,
+            Self::NemotronH | Self::Llama4 | Self::Phimoe | Self::Dbrx | Self::BitNet => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

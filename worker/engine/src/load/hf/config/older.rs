@@ -25,7 +25,7 @@ const MINICPM: &str = "MiniCPMForCausalLM";
 
 /// Those whose positions are trained, and those whose files bring their own code, as transformers
 /// has none for them.
-pub(super) const FAMILIES: [Tabled; 11] = [
+pub(super) const FAMILIES: [Tabled; 12] = [
     ("gpt2", GPT2, Family::Gpt2),
     ("gpt-sw3", GPT2, Family::Gpt2),
     ("gpt_bigcode", GPT_BIGCODE, Family::GptBigCode),
@@ -35,6 +35,7 @@ pub(super) const FAMILIES: [Tabled; 11] = [
     ("exaone", EXAONE, Family::Exaone),
     ("internlm2", INTERNLM2, Family::InternLm2),
     ("minicpm", MINICPM, Family::MiniCpm),
+    ("bitnet", "BitNetForCausalLM", Family::BitNet),
     ("dbrx", dbrx::DBRX, Family::Dbrx),
     ("phimoe", phimoe::PHIMOE, Family::Phimoe),
 ];

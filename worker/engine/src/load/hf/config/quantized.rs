@@ -7,7 +7,7 @@ use crate::load::decoder::Family;
 /// For errors.
 pub(super) const SUPPORTED: &str = "none (f32, f16 or bf16 weights), fp8, fbgemm_fp8, gptq, awq, \
      auto-round of these two, modelopt of FP8 or NVFP4, compressed-tensors of integers or floats, \
-     and mxfp4 of GptOssForCausalLM";
+     bitnet, and mxfp4 of GptOssForCausalLM";
 
 /// Of integers in words.
 pub(crate) const BITS: [usize; 4] = [2, 3, 4, 8];
@@ -35,6 +35,12 @@ pub(crate) enum Quantized {
     },
     /// Integers of four bits in words of outputs, with scales and zeros of groups.
     Awq,
+    /// -1, 0 and 1 beside a number that multiplies a matrix, or divides it.
+    Ternary {
+        divides: bool,
+    },
+    /// What is to be rounded to these.
+    Trained,
 }
 
 impl Quantized {
@@ -69,11 +75,33 @@ impl Quantized {
                 version if version.eq_ignore_ascii_case("gemm") => Ok(Self::Awq),
                 other => Err(other),
             },
+            "bitnet" => Self::ternary(config, family),
             "auto-round" => Self::rounded(config),
             "compressed-tensors" => Self::compressed(config),
             name => return Err(name.to_owned()),
         };
         read.map_err(|what| format!("{name} ({what})"))
+    }
+
+    /// What BitNet's files say.
+    fn ternary(config: &Value, family: Family) -> Result<Self, &str> {
+        if config["use_rms_norm"] == true {
+            return Err("use_rms_norm");
+        }
+        let others = config["modules_to_not_convert"].as_array().into_iter().flatten();
+        if others.into_iter().any(|name| name != "lm_head") {
+            return Err("modules_to_not_convert");
+        }
+        let mode = config["quantization_mode"].as_str().unwrap_or("offline");
+        match (config["linear_class"].as_str().unwrap_or("bitlinear"), mode) {
+            ("bitlinear", _) => Ok(Self::Ternary { divides: true }),
+            ("autobitlinear", "offline") => Ok(Self::Ternary { divides: false }),
+            // Elsewhere it is not known which maps these are.
+            ("autobitlinear", "online") if matches!(family, Family::BitNet | Family::Llama) => {
+                Ok(Self::Trained)
+            }
+            ("autobitlinear", other) | (other, _) => Err(other),
+        }
     }
 
     /// What AutoRound says, whose integers are packed as those of others.
@@ -170,6 +198,28 @@ mod tests {
         let gptq =
             json!({ "quantization": mlx, "quantization_config": { "quant_method": "gptq" } });
         assert!(!is_mlx(&gptq) && !is_mlx(&json!({ "quantization": null })));
+    }
+
+    #[test]
+    fn ternaries_are_told_apart() {
+        let check = |family, changes: Value, want: Result<Quantized, &str>| {
+            let mut config = json!({ "quant_method": "bitnet" });
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let seen = Quantized::of(Some(&config), family);
+            assert_eq!(seen, want.map_err(str::to_owned), "{config}");
+        };
+        let of =
+            |class: &str, mode: &str| json!({ "linear_class": class, "quantization_mode": mode });
+        let packed = |divides| Ok(Quantized::Ternary { divides });
+        check(Family::Llama, json!({ "modules_to_not_convert": ["lm_head"] }), packed(true));
+        check(Family::Llama, of("bitlinear", "offline"), packed(true));
+        check(Family::BitNet, of("autobitlinear", "offline"), packed(false));
+        check(Family::BitNet, of("autobitlinear", "online"), Ok(Quantized::Trained));
+        check(Family::Qwen3, of("autobitlinear", "online"), Err("bitnet (online)"));
+        check(Family::Llama, of("linear", "offline"), Err("bitnet (linear)"));
+        check(Family::Llama, json!({ "use_rms_norm": true }), Err("bitnet (use_rms_norm)"));
+        let some = json!({ "modules_to_not_convert": ["lm_head", "q_proj"] });
+        check(Family::Llama, some, Err("bitnet (modules_to_not_convert)"));
     }
 
     #[test]
