@@ -52,6 +52,8 @@ pub enum TextEvent {
         tokens: u32,
         /// What was held back, for a stop string that did not come or until it was whole.
         heard: Heard,
+        /// The stop string that ended it.
+        stop: Option<String>,
     },
 }
 

@@ -108,7 +108,8 @@ impl Choice {
 
     fn done(&self, choice: u32, heard: Heard) -> Option<TextEvent> {
         let (finish, tokens) = (self.finish?, self.tokens);
-        Some(TextEvent::ChoiceDone { choice, finish, tokens, heard })
+        let stop = self.stops.found().map(str::to_owned);
+        Some(TextEvent::ChoiceDone { choice, finish, tokens, heard, stop })
     }
 }
 

@@ -105,8 +105,8 @@ impl Pieces {
             }
             TextEvent::Prefilled => self.echo(),
             TextEvent::Token(token) if !token.is_end => vec![self.token(token)],
-            TextEvent::ChoiceDone { choice, finish, heard, .. } => {
-                vec![self.last(choice as usize, finish, heard)]
+            TextEvent::ChoiceDone { choice, finish, heard, stop, .. } => {
+                vec![Piece { stop, ..self.last(choice as usize, finish, heard) }]
             }
             _ => Vec::new(),
         }

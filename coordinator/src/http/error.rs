@@ -89,6 +89,8 @@ impl IntoResponse for ApiError {
             let bearer = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
         }
+        // For who tells it in the words of another API.
+        response.extensions_mut().insert(self);
         response
     }
 }

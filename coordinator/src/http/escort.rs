@@ -99,7 +99,8 @@ impl Call {
             Some(_) => Sent::new(body, state.0.escorted.clone()),
             None => Sent::once(body),
         };
-        let is_of_body = head.uri.path().ends_with("/responses");
+        let told_anew = ["/responses", "/messages"];
+        let is_of_body = told_anew.iter().any(|end| head.uri.path().ends_with(end));
         let (state, counted) = (state.clone(), passage.one());
         Self { state, next, head, sent, name, is_of_body, _counted: counted }
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -12,6 +12,8 @@ use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
 use crate::peers::{Passage, PassedOn};
 use crate::runtime::Leader;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Lets those in who show a key, and says to what follows who they are. A body that is encoded is
 /// not read.
@@ -117,8 +119,11 @@ impl ApiState {
     /// Who calls, where that is asked.
     pub(super) fn holder(&self, headers: &HeaderMap) -> Result<Option<Holder>, ApiError> {
         let Some(keys) = &self.0.keys else { return Ok(None) };
-        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let holder = keys.check(shown).inspect_err(|denied| {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        // As Anthropic's clients show it.
+        let bare = || text(API_KEY).map(|key| format!("Bearer {key}"));
+        let shown = text(header::AUTHORIZATION).map(str::to_owned).or_else(bare);
+        let holder = keys.check(shown.as_deref()).inspect_err(|denied| {
             self.0.generator.metrics.rejected(denied.reason());
         })?;
         Ok(Some(holder))

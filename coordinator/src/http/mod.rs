@@ -1,5 +1,6 @@
 //! The OpenAI-compatible HTTP API.
 
+mod anthropic;
 mod astray;
 mod body;
 mod calls;
@@ -13,6 +14,7 @@ mod guard;
 mod guided;
 mod logprobs;
 mod messages;
+mod named;
 mod names;
 mod origins;
 mod params;
@@ -28,6 +30,7 @@ mod stream;
 mod tokens;
 mod tools;
 
+pub use anthropic::parse_message;
 pub(crate) use body::pass_over_request;
 pub use error::ApiError;
 pub use origins::Origins;
@@ -154,6 +157,7 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route_layer(guard)
         // Before the layers, which would not see what is set later.
         .method_not_allowed_fallback(no_such_method)
@@ -165,15 +169,22 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
         .merge(console::routes(&state))
         .method_not_allowed_fallback(no_such_method);
     let routes = if of_this_machine { routes.layer(named) } else { routes };
-    routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)
+    called(routes, state)
 }
 
 /// What answers calls that another coordinator has passed on, which has looked at where they came
 /// from.
 pub fn passed_on(state: ApiState) -> Router {
     let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
-    let routes = of_the_leader(&state).route_layer(guard);
-    routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)
+    called(of_the_leader(&state).route_layer(guard), state)
+}
+
+/// `routes`, of which every answer has its call's id, and errors are told in the words of the API
+/// that was called.
+fn called(routes: Router<ApiState>, state: ApiState) -> Router {
+    let in_its_words = axum::middleware::from_fn(anthropic::in_its_words);
+    let echo = axum::middleware::from_fn(request_id::echo);
+    routes.layer(in_its_words).layer(echo).with_state(state)
 }
 
 /// What the coordinator that leads answers alone.
@@ -183,6 +194,7 @@ fn of_the_leader(state: &ApiState) -> Router<ApiState> {
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(anthropic::create))
         .route("/v1/requests/{request}/events", get(resume::events))
         .route("/v1/requests/{request}", delete(resume::cancel))
         .route_layer(to_leader)

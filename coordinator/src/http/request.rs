@@ -68,6 +68,8 @@ pub struct Chat {
     pub shows_thoughts: bool,
     /// How many tokens the model may think.
     pub(crate) budget: Budget,
+    /// Whether it is to think at all, where that is said.
+    pub(crate) thinks: Option<bool>,
     /// Where the prompt ends.
     pub ending: Ending,
 }
@@ -110,7 +112,8 @@ impl Chat {
         let shows_thoughts = take_thoughts(fields)?;
         let budget = take_budget(fields)?;
         let (messages, ending) = take_messages(fields, usual.between_parts)?;
-        Ok(Self { messages, tools, variables, effort, shows_thoughts, budget, ending })
+        let thinks = None;
+        Ok(Self { messages, tools, variables, effort, shows_thoughts, budget, thinks, ending })
     }
 
     /// The same for this template, which is told of the effort if it asks for it; `warnings` say
@@ -137,6 +140,20 @@ impl Chat {
                 return Err(ApiError::field(effort.field, reason));
             }
             _ => {}
+        }
+        if let Some(thinks) = self.thinks {
+            // Clients ask for thoughts whatever the model is.
+            if !template.thinks() {
+                self.budget = Budget::Unsaid;
+                if thinks {
+                    let why = "this model's chat template knows no thoughts";
+                    warnings.push(format!("thinking is passed over: {why}"));
+                }
+            }
+            for name in template.thinking_switches() {
+                let variables = self.variables.get_or_insert_default();
+                variables.entry(name).or_insert(Value::Bool(thinks));
+            }
         }
         Ok(self)
     }

@@ -92,9 +92,14 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
 /// The tokens of a chat, which has all that its template says.
 fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
     fields.refuse("add_special_tokens", |value| value == false)?;
-    let text = &shared.generator.text;
-    let chat = Chat::take(&mut fields, &Usual::of(text))?;
+    let chat = Chat::take(&mut fields, &Usual::of(&shared.generator.text))?;
     fields.finish()?;
+    of_chat(shared, chat)
+}
+
+/// The tokens of the prompt that a chat makes.
+pub(super) fn of_chat(shared: &Shared, chat: Chat) -> Result<Vec<TokenId>, ApiError> {
+    let text = &shared.generator.text;
     let template = text.template();
     let chat = chat.for_template(template, &mut Vec::new())?;
     let prompt = template.render(chat.conversation(), SystemTime::now())?;

@@ -90,7 +90,7 @@ impl Narrator {
                 logprob: token.emitted.logprob,
                 top: wire_list(token.emitted.top),
             }),
-            TextEvent::ChoiceDone { choice, finish, tokens, heard } => {
+            TextEvent::ChoiceDone { choice, finish, tokens, heard, .. } => {
                 let reason = match finish {
                     Finish::Stop => v1::choice_done::Reason::Stop,
                     Finish::Length => v1::choice_done::Reason::Length,

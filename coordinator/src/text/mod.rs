@@ -1,5 +1,6 @@
 //! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
 
+mod asks;
 mod calling;
 mod calls;
 mod channels;
@@ -32,6 +33,7 @@ mod template;
 mod thoughts;
 mod turn;
 
+pub(crate) use asks::EFFORT;
 pub(crate) use calls::QUOTE;
 pub use calls::{ArgumentTags, Blocks, CallNotation, CallParser, Pythonic, Said};
 pub use channels::{Call, Heard};
@@ -43,7 +45,6 @@ pub(crate) use hearing::Hearing;
 pub use model::{TextModel, Vocabulary};
 pub use stop::StopMatcher;
 pub use template::ChatTemplate;
-pub(crate) use template::EFFORT;
 pub(crate) use thoughts::BETWEEN_THOUGHTS;
 
 use std::path::PathBuf;

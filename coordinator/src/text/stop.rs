@@ -5,26 +5,26 @@
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
-    stopped: bool,
+    found: Option<String>,
 }
 
 impl StopMatcher {
     /// Empty strings among `stops` match nothing.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, held: String::new(), stopped: false }
+        Self { stops, held: String::new(), found: None }
     }
 
     /// Takes more text and returns what can be shown: everything before the first stop string,
     /// less what may still turn out to be the beginning of one.
     pub fn push(&mut self, text: &str) -> String {
-        if self.stopped {
+        if self.stopped() {
             return String::new();
         }
         self.held.push_str(text);
-        if let Some(end) = self.first_stop() {
-            self.stopped = true;
-            self.held.truncate(end);
+        if let Some((start, stop)) = self.first_stop() {
+            self.found = Some(stop.clone());
+            self.held.truncate(start);
             return std::mem::take(&mut self.held);
         }
         let keep = self.possible_beginning();
@@ -34,7 +34,12 @@ impl StopMatcher {
 
     /// Whether a stop string was found; nothing is shown after it.
     pub fn stopped(&self) -> bool {
-        self.stopped
+        self.found.is_some()
+    }
+
+    /// The stop string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     /// What was held back, when no more text follows.
@@ -42,14 +47,14 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the first stop string begins. The one that is complete first wins, as it would if
-    /// the text came byte by byte; among those the longest, which begins first.
-    fn first_stop(&self) -> Option<usize> {
+    /// Where the first stop string begins, and which it is. The one that is complete first wins, as
+    /// it would if the text came byte by byte; among those the longest, which begins first.
+    fn first_stop(&self) -> Option<(usize, &String)> {
         let found = self.stops.iter().filter_map(|stop| {
             let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, stop))
         });
-        found.min().map(|(_, start)| start)
+        found.min().map(|(_, start, stop)| (start, stop))
     }
 
     /// Bytes at the end of the held text that begin some stop string.

@@ -8,6 +8,7 @@ use aqueduct_core::limits::PROMPT_BYTES_MAX;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
+use super::asks::Asks;
 use super::calls::asking;
 use super::hearing::Speech;
 use super::python;
@@ -22,8 +23,6 @@ pub(super) const TOOL_USE: &str = "tool_use";
 const MARK: &str = "[[aqueduct: go on here]] ";
 /// What templates call the tokens that begin and end a text.
 const BEGIN_AND_END: [&str; 2] = ["bos_token", "eos_token"];
-/// What templates call how long to think, and callers too.
-pub(crate) const EFFORT: &str = "reasoning_effort";
 /// What messages must be.
 const TAKEN: &str = "a conversation that the model's chat template takes";
 /// Field of a call that has what else a template is told.
@@ -41,10 +40,7 @@ pub struct ChatTemplate {
     without_tools: Option<Taught>,
     /// How a model of this template tells what it thinks from what it says.
     speech: Speech,
-    /// Whether it asks how long to think.
-    effort: bool,
-    /// Whether it walks the parts of a message.
-    walks_parts: bool,
+    asks: Asks,
     /// Tokens by the names that templates have for them.
     special: Vec<(String, String)>,
 }
@@ -59,24 +55,15 @@ impl ChatTemplate {
     ) -> Result<Self, TextError> {
         let taught = Taught::by(source.as_deref());
         let speech = source.as_deref().map_or(Speech::Plain, Speech::of);
-        let effort = source.as_deref().is_some_and(|source| source.contains(EFFORT));
-        let walks_parts = source.as_deref().is_some_and(walks_parts);
+        let asks = source.as_deref().map(Asks::of).unwrap_or_default();
         let environment = source.as_deref().map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
         let (has_tool_use, without_tools) = (false, None);
-        let template = Self {
-            environment,
-            has_tool_use,
-            taught,
-            without_tools,
-            speech,
-            effort,
-            walks_parts,
-            special,
-        };
+        let template =
+            Self { environment, has_tool_use, taught, without_tools, speech, asks, special };
         Ok(template.shaped())
     }
 
@@ -184,13 +171,23 @@ impl ChatTemplate {
 
     /// Whether the template is told how long to think.
     pub fn takes_effort(&self) -> bool {
-        self.effort
+        self.asks.effort
+    }
+
+    /// Whether models of the template are known to think before they answer.
+    pub(crate) fn thinks(&self) -> bool {
+        self.speech.thinks()
+    }
+
+    /// The variables by which the template is told whether to think.
+    pub(crate) fn thinking_switches(&self) -> impl Iterator<Item = &'static str> {
+        self.asks.switches.iter().copied()
     }
 
     /// What stands between the texts that a message has as parts: a template that walks them puts
     /// nothing there, and for one that does not, vLLM and llama.cpp put the end of a line.
     pub fn between_parts(&self) -> &'static str {
-        if self.walks_parts { "" } else { "\n" }
+        if self.asks.parts { "" } else { "\n" }
     }
 
     /// The prompt that asks for the next message of the assistant. `now` is what templates that
@@ -368,23 +365,6 @@ fn refused(error: &Error) -> Refusal {
 fn plain(messages: &[ChatMessage], asks: bool) -> String {
     let line = |message: &ChatMessage| format!("{}: {}\n", message.role.as_str(), message.content);
     messages.iter().map(line).chain(asks.then(|| "assistant:".to_owned())).collect()
-}
-
-/// Whether a template has a loop over what one message says, which is a list where callers sent
-/// parts: `for part in message['content']`, or what it calls that.
-fn walks_parts(source: &str) -> bool {
-    let loops = source.split("{%").filter_map(|block| {
-        let block = block.split("%}").next()?.trim_matches(['-', '+']).trim();
-        let (_, over) = block.strip_prefix("for ")?.split_once(" in ")?;
-        over.split(" if ").next()
-    });
-    let is_content = |over: &str| {
-        let before = over.trim_end_matches([' ', ']', '\'', '"']).strip_suffix("content");
-        before.is_some_and(|before| {
-            before.chars().next_back().is_none_or(|last| !last.is_alphanumeric() && last != '_')
-        })
-    };
-    loops.into_iter().any(is_content)
 }
 
 fn environment(source: &str) -> Result<Environment<'static>, Error> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use aqueduct_coordinator::Room;
 use aqueduct_coordinator::generation::Generator;
-use aqueduct_coordinator::http::{ApiOptions, Usual, parse_chat, parse_completion, parse_response};
+use aqueduct_coordinator::http::{
+    ApiOptions, Usual, parse_chat, parse_completion, parse_message, parse_response,
+};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::work::FailureKind;
 use aqueduct_core::{Refusal, limits};
@@ -366,14 +368,14 @@ async fn who_speaks_grpc_is_told_where_it_is_served() {
 fn parse_all(body: &[u8]) {
     let usual = Usual::default();
     let _ = (parse_completion(body, &usual), parse_chat(body, &usual));
-    let _ = parse_response(body, &usual);
+    let _ = (parse_response(body, &usual), parse_message(body, &usual));
 }
 
 proptest! {
     #[test]
     fn no_body_makes_the_parsers_fall(
         bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        name in "(prompt|messages|input|text|stop|n|logprobs|aqueduct|stream_options|logit_bias)",
+        name in "(prompt|messages|input|text|system|thinking|tools|stop|aqueduct|logit_bias)",
         value in "[\\[\\]{}\":,0-9a-z.\\-]{0,24}",
     ) {
         parse_all(&bytes);

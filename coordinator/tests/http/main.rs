@@ -1,5 +1,6 @@
 //! The HTTP API over a real socket, in front of a scripted runtime.
 
+mod anthropic;
 mod channels;
 mod chat;
 mod client;

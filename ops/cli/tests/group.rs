@@ -18,7 +18,7 @@ use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use binary::{Running, aqueduct, wait_for};
 use caller::{Token, answer, in_decode, in_prefill, tokens, uninterrupted, worker};
 use proxy::Proxy;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use streamed::At;
 use trio::{COORDINATORS, Site, Trio, health};
 
@@ -301,32 +301,35 @@ fn who_does_not_lead_any_more_tells_its_callers_the_rest() {
     }
 }
 
-/// Streamed by way of `member`, as it is told: every event's name and data but for what differs
-/// from run to run.
-fn response(member: &Running, body: &Value) -> Vec<Value> {
-    let told = member.http_head("POST", "/v1/responses", &body.to_string());
+/// Streamed by way of `member`, as it is told: every event's data but for what differs from run to
+/// run.
+fn events(member: &Running, path: &str, body: &Value) -> Vec<Value> {
+    let told = member.http_head("POST", path, &body.to_string());
     assert!(told.starts_with("HTTP/1.1 200"), "{told}");
     assert!(!told.contains("\n: at "), "what members are told is for no caller: {told}");
     let data = told.lines().filter_map(|line| line.strip_prefix("data: "));
     data.map(|data| {
         let mut event: Value = serde_json::from_str(data).unwrap();
-        for field in ["id", "created_at", "aqueduct"] {
-            event["response"].as_object_mut().map(|response| response.remove(field));
+        for place in ["", "/response", "/message", "/item"] {
+            let fields = event.pointer_mut(place).and_then(Value::as_object_mut);
+            fields.into_iter().for_each(forget);
         }
-        event.as_object_mut().unwrap().remove("item_id");
-        event["item"].as_object_mut().map(|item| item.remove("id"));
         let output = event["response"]["output"].as_array_mut();
-        output
-            .into_iter()
-            .flatten()
-            .for_each(|item| drop(item.as_object_mut().unwrap().remove("id")));
+        output.into_iter().flatten().filter_map(Value::as_object_mut).for_each(forget);
         event
     })
     .collect()
 }
 
+/// Drops what differs from run to run.
+fn forget(fields: &mut Map<String, Value>) {
+    for field in ["id", "item_id", "created_at", "aqueduct", "usage"] {
+        fields.remove(field);
+    }
+}
+
 /// What a plain client may ask, none of which it could come back to.
-fn plain() -> [Value; 4] {
+fn plain() -> [Value; 5] {
     let stream = long(1_500);
     let mut whole = stream.clone();
     for field in ["stream", "return_progress"] {
@@ -339,7 +342,12 @@ fn plain() -> [Value; 4] {
         "input": stream["prompt"], "max_output_tokens": 600, "temperature": 0.9, "seed": 11,
         "ignore_eos": true, "stream": true, "aqueduct": stream["aqueduct"],
     });
-    [stream, whole, several, response]
+    let messages = json!([{ "role": "user", "content": stream["prompt"] }]);
+    let message = json!({
+        "messages": messages, "max_tokens": 600, "temperature": 0.9, "seed": 11,
+        "ignore_eos": true, "stream": true, "aqueduct": stream["aqueduct"],
+    });
+    [stream, whole, several, response, message]
 }
 
 fn choices(member: &Running, body: &Value) -> Value {
@@ -351,17 +359,20 @@ fn choices(member: &Running, body: &Value) -> Value {
 #[test]
 fn who_came_by_another_member_does_not_notice_that_the_leader_is_lost() {
     let mut trio = start(2);
-    let [stream, whole, several, whole_response] = plain();
+    let [stream, whole, several, response, message] = plain();
     let answers = |member: &Running| {
         [
             choices(member, &whole),
             choices(member, &several),
-            response(member, &whole_response).into(),
+            events(member, "/v1/responses", &response).into(),
+            events(member, "/v1/messages", &message).into(),
         ]
     };
     let first = trio.leader(None);
     let want = (streamed::answer(trio.at(first), &stream, |_| {}), answers(trio.at(first)));
-    assert!(want.1[2].as_array().unwrap().len() > 300, "{}", want.1[2]);
+    for events in &want.1[2..] {
+        assert!(events.as_array().unwrap().len() > 300, "{events}");
+    }
     for (after, signal) in [(None, "KILL"), (Some(50), "KILL"), (Some(50), "STOP")] {
         let leader = trio.leader(None);
         let members = [1, 2].map(|step| (leader + step) % COORDINATORS);

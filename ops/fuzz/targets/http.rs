@@ -3,7 +3,9 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use aqueduct_coordinator::http::{ApiError, Usual, parse_chat, parse_completion, parse_response};
+use aqueduct_coordinator::http::{
+    ApiError, Usual, parse_chat, parse_completion, parse_message, parse_response,
+};
 use aqueduct_coordinator::streams::EventId;
 use aqueduct_core::limits;
 use libfuzzer_sys::fuzz_target;
@@ -23,6 +25,10 @@ fuzz_target!(|body: &[u8]| {
     }
     match parse_response(body, &usual) {
         Ok((chat, _)) => assert!(!chat.chat.messages.is_empty() && chat.params.choices == 1),
+        Err(error) => is_the_callers(&error),
+    }
+    match parse_message(body, &usual) {
+        Ok(chat) => assert!(!chat.chat.messages.is_empty() && chat.params.choices == 1),
         Err(error) => is_the_callers(&error),
     }
     let text = String::from_utf8_lossy(body);

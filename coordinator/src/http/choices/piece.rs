@@ -12,6 +12,8 @@ pub(in crate::http) struct Piece {
     pub(in crate::http) parts: Vec<Part>,
     pub(in crate::http) logprobs: Option<Value>,
     pub(in crate::http) finish: Option<&'static str>,
+    /// The stop string that ended it.
+    pub(in crate::http) stop: Option<String>,
 }
 
 /// Something that is said.

@@ -118,8 +118,8 @@ pub fn parse_response(
         passed_over("input items", hosted, "the model is shown none"),
     ];
     let warnings = warnings.into_iter().flatten().collect();
-    let ending = Ending::Asks;
-    let chat = Chat { messages, tools, variables, effort, shows_thoughts, budget, ending };
+    let (thinks, ending) = (None, Ending::Asks);
+    let chat = Chat { messages, tools, variables, effort, shows_thoughts, budget, thinks, ending };
     Ok((ChatRequest { chat, params, logprobs, warnings }, echo))
 }
 
@@ -175,7 +175,11 @@ fn take_functions(tools: &[Value]) -> (Vec<Value>, BTreeSet<String>) {
 }
 
 /// What the caller is told where things of these `kinds` are passed over.
-fn passed_over(what: &str, kinds: BTreeSet<String>, so: &str) -> Option<String> {
+pub(in crate::http) fn passed_over(
+    what: &str,
+    kinds: BTreeSet<String>,
+    so: &str,
+) -> Option<String> {
     let short = |kind: &String| kind.chars().take(KIND_CHARS_MAX).collect::<String>();
     let named: Vec<String> = kinds.iter().take(KINDS_MAX).map(short).collect();
     (!kinds.is_empty()).then(|| format!("{what} of type {}: {so}", named.join(", ")))

@@ -3,24 +3,20 @@
 
 mod asked;
 mod items;
-mod stream;
 mod teller;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
+use axum::response::Response;
 
 pub use self::asked::parse_response;
+pub(super) use self::asked::passed_over;
 use self::teller::Teller;
-use super::ApiState;
 use super::calls::{self, Caller, aside};
-use super::choices::Pieces;
 use super::error::ApiError;
-use super::prepare;
 use super::request::Usual;
-use super::stream::Running;
+use super::{ApiState, named, prepare};
 
 pub(super) async fn create(
     State(state): State<ApiState>,
@@ -34,24 +30,6 @@ pub(super) async fn create(
         Ok((prepare::chat_of(shared, chat)?.keyed(key.clone(), bytes)?, echo))
     });
     let (prepared, echo) = prepare.await?;
-    let is_streamed = prepared.params.stream;
-    let told = stream::told(caller.2.as_ref().map(|Extension(escort)| &escort.made))?;
-    let (running, envelope) = calls::start(&state.0, prepared, caller).await?;
-    let running = running.into_iter().next();
-    let running = running.ok_or_else(|| ApiError::field("input", "must not be empty"))?;
-    let teller = Teller::new(running.view.request, &envelope, echo);
-    if is_streamed {
-        return Ok(stream::response(running, teller, told));
-    }
-    whole(running, teller).await
-}
-
-async fn whole(running: Running, mut teller: Teller) -> Result<Response, ApiError> {
-    let Running { mut source, view, .. } = running;
-    let mut pieces = Pieces::new(view);
-    while let Some(event) = source.next().await.transpose()? {
-        pieces.take(event).iter().for_each(|piece| drop(teller.take(piece)));
-    }
-    teller.close();
-    Ok(Json(teller.response(Some(source.report()))).into_response())
+    let teller = |request, envelope: &_| Teller::new(request, envelope, echo);
+    named::answer(&state.0, (prepared, "input"), caller, teller).await
 }

@@ -4,6 +4,8 @@ use aqueduct_core::RequestId;
 use serde_json::{Map, Value, json};
 
 use super::super::choices::{Part, Piece};
+use super::super::error::ApiError;
+use super::super::named;
 use super::super::reply::{Envelope, figures, response_usage};
 use crate::generation::Report;
 
@@ -66,85 +68,8 @@ impl Teller {
         }
     }
 
-    /// The events that every answer begins with.
-    pub(super) fn begin(&mut self) -> Vec<Value> {
-        let response = self.response(None);
-        let event = |kind| self.event(kind, json!({ "response": response.clone() }));
-        ["response.created", "response.in_progress"].map(event).into()
-    }
-
-    /// The events of a piece.
-    pub(super) fn take(&mut self, piece: &Piece) -> Vec<Value> {
-        let logprobs = piece.logprobs.as_ref().and_then(|of| of["content"].as_array());
-        let mut events = Vec::new();
-        // Of what says nothing yet they stand beside what is said next.
-        self.held.extend(logprobs.into_iter().flatten().cloned());
-        if piece.parts.is_empty() && self.open.is_some() && !self.held.is_empty() {
-            events.extend(self.say(""));
-        } else if piece.parts.is_empty() && self.called.is_some() {
-            self.held.clear(); // of what ends the call
-        }
-        for part in &piece.parts {
-            match part {
-                Part::Text(text) => {
-                    events.extend(self.close_thought());
-                    events.extend(self.close_call());
-                    events.extend(self.say(text));
-                }
-                Part::Reasoning(text) => {
-                    self.held.clear();
-                    events.extend(self.close_message());
-                    events.extend(self.close_call());
-                    events.extend(self.think(text));
-                }
-                Part::Call(call) => {
-                    self.held.clear();
-                    events.extend(self.close_thought());
-                    events.extend(self.close_message());
-                    events.extend(self.close_call());
-                    events.extend(self.open_call(call));
-                }
-                Part::Arguments { more, .. } => {
-                    self.held.clear();
-                    events.extend(self.argue(more));
-                }
-            }
-        }
-        self.finish = self.finish.or(piece.finish);
-        events
-    }
-
-    /// The events of an answer's end.
-    pub(super) fn close(&mut self) -> Vec<Value> {
-        let mut events = self.close_thought();
-        events.extend(self.close_call());
-        if self.open.is_some() && !self.held.is_empty() {
-            events.extend(self.say(""));
-        }
-        if self.output.is_empty() && self.open.is_none() {
-            events.extend(self.open_message());
-        }
-        events.extend(self.close_message());
-        events
-    }
-
-    /// The event that is the last.
-    pub(super) fn done(&mut self, report: &Report) -> Value {
-        let response = self.response(Some(report));
-        let kind = if self.is_cut_off() { "response.incomplete" } else { "response.completed" };
-        self.event(kind, json!({ "response": response }))
-    }
-
-    /// The last event where something failed.
-    pub(super) fn failed(&mut self, message: &str) -> Value {
-        let mut response = self.response(None);
-        response["status"] = json!("failed");
-        response["error"] = json!({ "code": "server_error", "message": message });
-        self.event("response.failed", json!({ "response": response }))
-    }
-
     /// The answer as far as it is there; whole where there are figures of it.
-    pub(super) fn response(&self, report: Option<&Report>) -> Value {
+    fn response(&self, report: Option<&Report>) -> Value {
         let is_cut_off = self.is_cut_off();
         let mut fields = self.echo.clone();
         let status = match report {
@@ -326,5 +251,80 @@ impl Teller {
         fields["sequence_number"] = json!(self.sequence);
         self.sequence += 1;
         fields
+    }
+}
+
+impl named::Teller for Teller {
+    fn begin(&mut self, _: &Report) -> Vec<Value> {
+        let response = self.response(None);
+        let event = |kind| self.event(kind, json!({ "response": response.clone() }));
+        ["response.created", "response.in_progress"].map(event).into()
+    }
+
+    fn take(&mut self, piece: &Piece) -> Vec<Value> {
+        let logprobs = piece.logprobs.as_ref().and_then(|of| of["content"].as_array());
+        let mut events = Vec::new();
+        // Of what says nothing yet they stand beside what is said next.
+        self.held.extend(logprobs.into_iter().flatten().cloned());
+        if piece.parts.is_empty() && self.open.is_some() && !self.held.is_empty() {
+            events.extend(self.say(""));
+        } else if piece.parts.is_empty() && self.called.is_some() {
+            self.held.clear(); // of what ends the call
+        }
+        for part in &piece.parts {
+            match part {
+                Part::Text(text) => {
+                    events.extend(self.close_thought());
+                    events.extend(self.close_call());
+                    events.extend(self.say(text));
+                }
+                Part::Reasoning(text) => {
+                    self.held.clear();
+                    events.extend(self.close_message());
+                    events.extend(self.close_call());
+                    events.extend(self.think(text));
+                }
+                Part::Call(call) => {
+                    self.held.clear();
+                    events.extend(self.close_thought());
+                    events.extend(self.close_message());
+                    events.extend(self.close_call());
+                    events.extend(self.open_call(call));
+                }
+                Part::Arguments { more, .. } => {
+                    self.held.clear();
+                    events.extend(self.argue(more));
+                }
+            }
+        }
+        self.finish = self.finish.or(piece.finish);
+        events
+    }
+
+    fn end(&mut self, report: &Report) -> Vec<Value> {
+        let mut events = self.close_thought();
+        events.extend(self.close_call());
+        if self.open.is_some() && !self.held.is_empty() {
+            events.extend(self.say(""));
+        }
+        if self.output.is_empty() && self.open.is_none() {
+            events.extend(self.open_message());
+        }
+        events.extend(self.close_message());
+        let response = self.response(Some(report));
+        let kind = if self.is_cut_off() { "response.incomplete" } else { "response.completed" };
+        events.push(self.event(kind, json!({ "response": response })));
+        events
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Value {
+        let mut response = self.response(None);
+        response["status"] = json!("failed");
+        response["error"] = json!({ "code": "server_error", "message": error.message });
+        self.event("response.failed", json!({ "response": response }))
+    }
+
+    fn whole(&self, report: &Report) -> Value {
+        self.response(Some(report))
     }
 }

@@ -18,7 +18,7 @@ use grammar::grammar_of;
 /// Tools of one request.
 const TOOLS_MAX: usize = 128;
 /// Bytes of a tool's name.
-const NAME_BYTES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 128;
 /// Calls that one answer may be made to have.
 const CALLS_MAX: usize = 8;
 const CHOICES: &str =
