@@ -249,6 +249,7 @@ impl View {
             "logprobs": piece.logprobs,
             "finish_reason": finish,
         });
+        tell_stop(&mut entry, piece.stop.as_deref());
         match self.endpoint {
             Endpoint::Completions => entry["text"] = json!(piece.content()),
             Endpoint::Chat if piece.is_bare_end() => {
@@ -303,6 +304,7 @@ impl View {
             "logprobs": logprobs,
             "finish_reason": finish,
         });
+        tell_stop(&mut entry, mine().find_map(|piece| piece.stop.as_deref()));
         match self.endpoint {
             Endpoint::Completions => entry["text"] = json!(text),
             Endpoint::Chat => {
@@ -319,6 +321,13 @@ impl View {
             }
         }
         entry
+    }
+}
+
+/// Which stop string ended a choice, if one did, as vLLM says it.
+fn tell_stop(entry: &mut Value, stop: Option<&str>) {
+    if let Some(stop) = stop {
+        entry["stop_reason"] = json!(stop);
     }
 }
 

@@ -365,6 +365,7 @@ async fn stop_strings_end_a_choice_across_tokens() {
     for choice in 0..2 {
         assert_eq!(reply["choices"][choice]["text"], " one tw");
         assert_eq!(reply["choices"][choice]["finish_reason"], "stop");
+        assert_eq!(reply["choices"][choice]["stop_reason"], "o th");
     }
     assert_eq!(server.script.stopped.load(Ordering::SeqCst), 2);
 
@@ -372,7 +373,8 @@ async fn stop_strings_end_a_choice_across_tokens() {
     let events = server.completion(body).await.events();
     let texts = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap());
     assert_eq!(texts.collect::<String>(), " one two three four");
-    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+    let last = &events.last().unwrap()["choices"][0];
+    assert_eq!((&last["finish_reason"], last.get("stop_reason")), (&json!("length"), None));
 }
 
 #[tokio::test]
