@@ -19,7 +19,7 @@ const OUTPUT_OFF: f64 = 5e-3;
 /// What the masses may sum to beside what the rows have to spend, in proportion.
 const SPENT_OFF: f64 = 1e-5;
 
-fn shape(head_dim: usize) -> Shape {
+pub(super) fn shape(head_dim: usize) -> Shape {
     Shape { heads: 2, kv_heads: 1, head_dim, kv: KvDtype::Bf16, ..Shape::default() }
 }
 
@@ -59,12 +59,22 @@ fn check_output(name: &str, attended: &Attended, truth: &Truth) {
 
 /// Output and masses of rows that weigh `row_weights`, against the definition.
 fn check(backend: &dyn AttentionOps, shape: Shape, past: usize, row_weights: &[f32]) {
+    let (past, block) = scene(shape, past, row_weights.len());
+    check_over(backend, shape, (&past, &block), row_weights);
+}
+
+/// The same of `block` over `past`.
+pub(super) fn check_over(
+    backend: &dyn AttentionOps,
+    shape: Shape,
+    (past, block): (&Keys, &Block),
+    row_weights: &[f32],
+) {
     let tokens = row_weights.len();
-    let (past, block) = scene(shape, past, tokens);
-    let keys = oracle::joined(&oracle::entries(&past), &oracle::entries(&block.keys));
+    let keys = oracle::joined(&oracle::entries(past), &oracle::entries(&block.keys));
     let wide: Vec<f64> = row_weights.iter().map(|&weight| weight.into()).collect();
     let truth = oracle::attention(&block.queries(), &keys, &wide);
-    let seen = attended(backend, &past, &block, row_weights);
+    let seen = attended(backend, past, block, row_weights);
     let name = format!("{tokens} rows over {} remembered keys, {shape:?}", past.len());
     check_output(&name, &seen, &truth);
     let has: f64 = wide.iter().sum::<f64>() * (shape.heads / shape.kv_heads) as f64;
@@ -137,7 +147,7 @@ pub fn many_rows_over_scattered_cells(backend: &dyn Backend) {
     }
 }
 
-fn check_same_bits(backend: &dyn AttentionOps, pasts: [&Keys; 2], block: &Block) {
+pub(super) fn check_same_bits(backend: &dyn AttentionOps, pasts: [&Keys; 2], block: &Block) {
     let run = |past| attended(backend, past, block, &vec![1.0; block.tokens()]);
     let [a, b] = pasts.map(run);
     identical("output", b.output.data(), a.output.data()).unwrap();
