@@ -57,7 +57,7 @@ pub fn sight_begins_around_tiles(backend: &dyn Backend) {
     for (i, window) in WINDOWS.into_iter().enumerate() {
         let head_dim = [64, 128, 256][i % 3];
         for (head_dim, count, tokens) in
-            [(head_dim, 140, 130), (64, 70, 200), (128, 200, 65), (128, 0, 300), (256, 33, 20)]
+            [(head_dim, 140, 130), (64, 70, 200), (128, 200, 65), (120, 0, 300), (192, 33, 20)]
         {
             let shape = shape(head_dim, window);
             let (past, block) = scene(shape, count, 260, tokens);
@@ -87,7 +87,7 @@ pub fn rows_far_behind_what_is_remembered(backend: &dyn Backend) {
 /// States of past and own keys by themselves: the empty one where nothing is in sight.
 pub fn states_within_sight(backend: &dyn Backend) {
     for (i, window) in WINDOWS.into_iter().enumerate() {
-        let shape = shape([256, 64, 128][i % 3], window);
+        let shape = shape([256, 64, 128, 80][i % 4], window);
         let (past, block) = scene(shape, 100, 180, 140);
         check_block(backend, &past, &block);
         let state = backend.attend(block.queries(), &past).expect("fits");
@@ -107,7 +107,7 @@ pub fn states_within_sight(backend: &dyn Backend) {
 /// window that nothing is beyond, beside none.
 pub fn sight_changes_no_other_bit(backend: &dyn Backend) {
     for (i, window) in WINDOWS.into_iter().enumerate() {
-        let shape = shape([128, 256, 64][i % 3], window);
+        let shape = shape([128, 256, 64, 96][i % 4], window);
         let row_weights = vec![1.0; 135];
         let want = Want { row_weights: Some(&row_weights), rounded: true };
         check_one_pass(backend, shape, (70, 135), want);

@@ -386,7 +386,7 @@ mod tests {
                 let want = want.map(|loses| (capability, loses));
                 assert_eq!(chosen(capability, head_dim, change), want, "heads of {head_dim}");
             };
-            for head_dim in [64, 128, 256] {
+            for head_dim in [64, 128, 256, 8, 80, 96, 112, 120, 192] {
                 check(head_dim, |it| it, Some([false; 2]));
                 check(
                     head_dim,

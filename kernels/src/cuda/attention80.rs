@@ -7,7 +7,7 @@ use bytemuck::Zeroable;
 
 use super::Shared;
 use super::device::{Launch, Properties};
-use super::fast::{ByShape, Columns, Fast, Goal, Pass, Shape, StateAt, Stretch, Weighing};
+use super::fast::{self, ByShape, Columns, Fast, Goal, Pass, Shape, StateAt, Stretch, Weighing};
 use super::params::attention::StateArrays;
 use super::params::attention80::{Attention80, Columns80, Masses80, Stretch80};
 use crate::backend::BackendError;
@@ -18,7 +18,8 @@ const MASS_ROWS: usize = 64;
 /// Keys of a tile in `masses80.cu`.
 const MASS_KEYS: usize = 128;
 
-/// How the kernels of one head size are launched; `kernels/cu` says the same in its last lines.
+/// How the kernels of heads of one size, and of narrower ones, are launched; `kernels/cu` says
+/// the same in its last lines.
 struct Kernels {
     head_dim: usize,
     attention: ByShape,
@@ -54,7 +55,7 @@ const KERNELS: [Kernels; 3] = [
 
 impl Kernels {
     fn of(head_dim: usize) -> Option<&'static Self> {
-        KERNELS.iter().find(|it| it.head_dim == head_dim)
+        KERNELS.iter().find(|it| fast::serves_heads(head_dim, it.head_dim))
     }
 
     /// A tile of queries, one of keys and one of values, bf16.
@@ -187,6 +188,9 @@ mod tests {
         }
         check(86, 99, 128, true);
         check(86, 99, 256, false);
-        check(80, 163, 80, false);
+        check(86, 99, 192, false);
+        for (head_dim, fits) in [(8, true), (80, true), (248, true), (84, false), (264, false)] {
+            check(80, 163, head_dim, fits);
+        }
     }
 }

@@ -6,13 +6,16 @@ use bytemuck::Zeroable;
 
 use super::Shared;
 use super::device::{Address, Launch, Properties, TensorMap, TensorMapSpec};
-use super::fast::{ByShape, Columns, Fast, Goal, Pass, Rows, Shape, StateAt, Stretch, Weighing};
+use super::fast::{
+    self, ByShape, Columns, Fast, Goal, Pass, Rows, Shape, StateAt, Stretch, Weighing,
+};
 use super::params::attention::StateArrays;
 use super::params::attention90::{AddHeads, HopperAttention, HopperMasses};
 use super::resident::OnDevice;
 use crate::backend::BackendError;
 
-/// Kernels for one head size. Figures are those of the `Form`s in the sources.
+/// Kernels for heads of one size and narrower ones. Figures are those of the `Form`s in the
+/// sources.
 struct Kernels {
     head_dim: usize,
     attention: ByShape,
@@ -77,7 +80,7 @@ const ROWS_MIN: usize = 17;
 
 impl Kernels {
     fn for_size(head_dim: usize) -> Option<&'static Self> {
-        KERNELS.iter().find(|it| it.head_dim == head_dim)
+        KERNELS.iter().find(|it| fast::serves_heads(head_dim, it.head_dim))
     }
 
     /// Rows of a block of attention's grid.
@@ -428,7 +431,7 @@ mod tests {
     #[test]
     fn lengths_around_a_tile() {
         for (tokens, past_keys) in [(17, 0), (64, 128), (129, 127), (193, 1), (130, 257)] {
-            for head_dim in [64, 128, 256] {
+            for head_dim in [64, 128, 256, 56, 80, 136, 192] {
                 let shape = Shape { heads: 2, kv_heads: 1, tokens, head_dim };
                 check(shape, past_keys, &vec![1.0; tokens]);
             }

@@ -23,7 +23,7 @@ pub(super) struct Shape {
     pub(super) kv_heads: usize,
     /// T, at least 1.
     pub(super) tokens: usize,
-    /// D.
+    /// D, at most that of a kernel.
     pub(super) head_dim: usize,
 }
 
@@ -157,6 +157,12 @@ pub(super) struct Weighing<'a> {
 pub(super) struct ByShape {
     pub(super) whole: &'static str,
     pub(super) any: &'static str,
+}
+
+/// Whether a kernel for heads of `widest` elements takes those of `head_dim`: rows are whole chunks
+/// of 16 bytes.
+pub(super) fn serves_heads(head_dim: usize, widest: usize) -> bool {
+    (1..=widest).contains(&head_dim) && head_dim.is_multiple_of(8)
 }
 
 impl ByShape {
