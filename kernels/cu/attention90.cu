@@ -1,5 +1,6 @@
 // Attention of a block's rows on sm_90a, bf16: over its own keys (row t sees keys 0..=t), then
-// over keys of the past (every row sees every key).
+// over keys of the past (every row sees every key), of either only those from some key on where
+// windows or blocks bound what rows see. Tiles that no row of an item sees are left out.
 //
 // A block of the grid takes 64 rows of one head for each consumer, and goes from tile to tile of
 // keys. A producer warpgroup lets the copy engine fill two stages of K and two of V; a consumer
@@ -15,11 +16,12 @@ namespace attention90 {
 constexpr u32 DONE = 1, TURN = 4;
 
 // What a kernel is made of: heads of D elements, tiles of KEYS keys, CONSUMERS times 64 rows, so
-// many buffers for QUERIES; whether consumers take TURNS.
-template <int D_, int KEYS_, int CONSUMERS_, int QUERIES_, bool TURNS_>
+// many buffers for QUERIES; whether consumers take TURNS; whether they serve ANY shape: heads of
+// fewer elements, and rows that see keys from some on only.
+template <int D_, int KEYS_, int CONSUMERS_, int QUERIES_, bool TURNS_, bool ANY_>
 struct Form {
     static constexpr u32 D = D_, KEYS = KEYS_, CONSUMERS = CONSUMERS_, QUERIES = QUERIES_;
-    static constexpr bool TURNS = TURNS_;
+    static constexpr bool TURNS = TURNS_, ANY = ANY_;
     static constexpr u32 ROWS = 64 * CONSUMERS;
     static constexpr u32 BOXES = D / 64;          // of 64 columns, side by side in a tile
     static constexpr u32 ROWS_BYTES = 64 * D * 2; // of a consumer's queries, or of its output
@@ -53,11 +55,35 @@ DEVICE char* values_at(u32 stage) {
     return shared_memory() + F::V_AT + stage * F::TILE_BYTES;
 }
 
-// Rows `row..row + ROWS` of `head`, over the tiles of own keys and then of past keys.
+// Rows `row..row + ROWS` of `head`, over the tiles of own keys and then of past keys. `left_out`
+// are the tiles of the present part before those that any row sees.
 struct Work {
     bool any;
-    u32 head, row, own_tiles, tiles;
+    u32 head, row, own_tiles, tiles, left_out;
 };
+
+// The first tile of a part of which a row sees a key.
+template <class F>
+DEVICE u32 begin_of(const HopperAttention& p, u32 part, u32 head, u32 row) {
+    if (!F::ANY) {
+        return 0;
+    }
+    u32 first = first_of(p, part, head / p.group, row);
+    return first < p.keys[part] ? first / F::KEYS : tiles_of(p.keys[part], F::KEYS);
+}
+
+// From own keys to the past.
+template <class F>
+DEVICE void go_on(const HopperAttention& p, Work& work) {
+    work.left_out = begin_of<F>(p, PAST, work.head, work.row);
+}
+
+// The key of its part that a tile begins with.
+template <class F>
+DEVICE u32 key_of(const Work& work, u32 tile) {
+    u32 at = tile < work.own_tiles ? tile : tile - work.own_tiles;
+    return (F::ANY ? at + work.left_out : at) * F::KEYS;
+}
 
 // Rows that see most come first, heads of one KV head side by side.
 template <class F>
@@ -68,8 +94,11 @@ DEVICE Work work_of(const HopperAttention& p, u32 round) {
     }
     u32 row = (row_blocks - 1 - item / p.heads) * F::ROWS;
     u32 own = p.keys[OWN] < row + F::ROWS ? p.keys[OWN] : row + F::ROWS;
-    u32 own_tiles = tiles_of(own, F::KEYS);
-    return Work{true, item % p.heads, row, own_tiles, own_tiles + tiles_of(p.keys[PAST], F::KEYS)};
+    u32 head = item % p.heads;
+    u32 own_begin = begin_of<F>(p, OWN, head, row), past_begin = begin_of<F>(p, PAST, head, row);
+    u32 own_tiles = tiles_of(own, F::KEYS) - own_begin;
+    u32 tiles = own_tiles + tiles_of(p.keys[PAST], F::KEYS) - past_begin;
+    return Work{true, head, row, own_tiles, tiles, own_tiles > 0 ? own_begin : past_begin};
 }
 
 template <class F>
@@ -101,7 +130,10 @@ DEVICE void produce(const HopperAttention& p) {
         for (u32 tile = 0; tile < work.tiles; ++tile, ++loaded) {
             Place place = place_of(loaded, 2);
             u32 part = tile < work.own_tiles ? OWN : PAST;
-            u32 key = (part == OWN ? tile : tile - work.own_tiles) * F::KEYS;
+            if (F::ANY && tile == work.own_tiles) {
+                go_on<F>(p, work);
+            }
+            u32 key = key_of<F>(work, tile);
             barrier_wait(&at.keys_free[place.stage], place.phase ^ 1);
             barrier_expect(&at.keys_full[place.stage], F::TILE_BYTES);
             load_tile<F::D, F::KEYS>(keys_at<F>(place.stage), &p.k[part],
@@ -141,10 +173,10 @@ DEVICE void finish(const HopperAttention& p, const Work& work, u32 first_row, Ro
                    u32 consumer, u32 buffer) {
     char* output = queries_at<F>(buffer, consumer);
     gather_l(rows);
-    check(p, first_row, rows);
+    check<F::ANY>(p, work.head, first_row, rows);
     sync_named(DONE + consumer, 128);
     if (p.to.m) {
-        leave_state(p, work.head, first_row, rows);
+        leave_state<F::ANY>(p, work.head, first_row, rows);
     } else {
         leave_output(p, work.head, first_row, rows, output);
         fence_async();
@@ -180,22 +212,26 @@ template <class F>
 DEVICE void hide_tile(const HopperAttention& p, const Work& work, u32 tile, u32 first_row,
                       f32 (&s)[F::KEYS / 2]) {
     if (tile < work.own_tiles) {
-        u32 key = tile * F::KEYS, row = first_row + row_of_thread(0);
+        u32 key = key_of<F>(work, tile), row = first_row + row_of_thread(0);
         if (key + F::KEYS > first_row + 1) {
             hide(s, key, row + 1, row + 9);
         }
     } else {
-        u32 key = (tile - work.own_tiles) * F::KEYS;
+        u32 key = key_of<F>(work, tile);
         if (key + F::KEYS > p.keys[PAST]) {
             hide(s, key, p.keys[PAST], p.keys[PAST]);
         }
+    }
+    if (F::ANY) {
+        u32 part = tile < work.own_tiles ? OWN : PAST;
+        hide_unseen(p, part, work.head / p.group, first_row, key_of<F>(work, tile), s);
     }
 }
 
 // One consumer's rows over all tiles, of which there is one; `taken` tiles were before.
 template <class F>
-DEVICE void see_tiles(const HopperAttention& p, const Work& work, u32 consumer, u64 queries,
-                      u32 taken, Rows<F::D>& rows) {
+DEVICE void see_tiles(const HopperAttention& p, Work& work, u32 consumer, u64 queries, u32 taken,
+                      Rows<F::D>& rows) {
     auto& at = barriers<F>();
     u32 first_row = work.row + consumer * 64;
     f32 s[F::KEYS / 2], shrink[2];
@@ -211,7 +247,7 @@ DEVICE void see_tiles(const HopperAttention& p, const Work& work, u32 consumer, 
     wgmma_hold(s);
     release(&at.keys_free[place.stage]);
     hide_tile<F>(p, work, 0, first_row, s);
-    soften(s, rows, shrink, p.scale);
+    soften<F::ANY>(s, rows, shrink, p.scale);
     shrink_all(rows, shrink);
     narrow_all(probabilities, s);
     barrier_wait(&at.values_full[place.stage], place.phase);
@@ -228,9 +264,12 @@ DEVICE void see_tiles(const HopperAttention& p, const Work& work, u32 consumer, 
         release(&at.keys_free[next.stage]);
         if (tile == work.own_tiles) {
             gather_l(rows);
+            if (F::ANY) {
+                go_on<F>(p, work);
+            }
         }
         hide_tile<F>(p, work, tile, first_row, s);
-        soften(s, rows, shrink, p.scale);
+        soften<F::ANY>(s, rows, shrink, p.scale);
         // Waited for here, not before its product: the loop in it also keeps the compiler from
         // moving exponentials behind the wait for the product under way.
         barrier_wait(&at.values_full[next.stage], next.phase);
@@ -264,7 +303,7 @@ DEVICE void consume(const HopperAttention& p, u32 consumer) {
         barrier_wait(&barriers<F>().queries_full[place.stage], place.phase);
         u32 first_row = work.row + consumer * 64;
         Rows<F::D> rows;
-        begin(p, work.head, first_row, rows);
+        begin<F::ANY>(p, work.head, first_row, rows);
         if (work.tiles > 0) {
             u64 queries = wgmma_descriptor(queries_at<F>(place.stage, consumer), 0);
             see_tiles<F>(p, work, consumer, queries, taken, rows);
@@ -313,11 +352,20 @@ DEVICE void attend(const HopperAttention& p) {
 } // namespace attention90
 
 KERNEL(attention90_64, HopperAttention, 512, 1) {
-    attention90::attend<attention90::Form<64, 128, 3, 2, true>, 32, 160>(p);
+    attention90::attend<attention90::Form<64, 128, 3, 2, true, false>, 32, 160>(p);
 }
 KERNEL(attention90_128, HopperAttention, 384, 1) {
-    attention90::attend<attention90::Form<128, 128, 2, 2, true>, 40, 232>(p);
+    attention90::attend<attention90::Form<128, 128, 2, 2, true, false>, 40, 232>(p);
 }
 KERNEL(attention90_256, HopperAttention, 384, 1) {
-    attention90::attend<attention90::Form<256, 64, 2, 1, false>, 40, 232>(p);
+    attention90::attend<attention90::Form<256, 64, 2, 1, false, false>, 40, 232>(p);
+}
+KERNEL(attention90_64_any, HopperAttention, 512, 1) {
+    attention90::attend<attention90::Form<64, 128, 3, 2, true, true>, 32, 160>(p);
+}
+KERNEL(attention90_128_any, HopperAttention, 384, 1) {
+    attention90::attend<attention90::Form<128, 128, 2, 2, true, true>, 40, 232>(p);
+}
+KERNEL(attention90_256_any, HopperAttention, 384, 1) {
+    attention90::attend<attention90::Form<256, 64, 2, 1, false, true>, 40, 232>(p);
 }

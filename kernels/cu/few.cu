@@ -16,14 +16,22 @@ constexpr u32 NOWHERE = 0xffffffff; // no position, no cell
 
 // A block's shared memory: Q [ROWS, D]; positions of tiles [WARPS, STAGES, TILE]; tiles of keys
 // and of values [WARPS, STAGES, 2, TILE, D], afterwards the warps' sums [WARPS, ROWS, D] f32.
-// few.rs knows how much that is.
-template <int D_, int WARPS_, int STAGES_>
+// few.rs knows how much that is. ANY: heads may have fewer elements than D, as if zeros were beside
+// them.
+template <int D_, int WARPS_, int STAGES_, bool ANY_ = false>
 struct Plan {
+    static constexpr bool ANY = ANY_;
     static constexpr u32 D = D_, WARPS = WARPS_, STAGES = STAGES_, THREADS = 32 * WARPS_;
     static constexpr u32 ROW_BYTES = 2 * D, TILE_BYTES = TILE * ROW_BYTES, CHUNKS = D / 8;
     static constexpr u32 POSITIONS_AT = ROWS * ROW_BYTES;
     static constexpr u32 TILES_AT = POSITIONS_AT + WARPS * STAGES * TILE * 4;
 };
+
+// Elements of a head.
+template <typename P>
+DEVICE u32 width_of(const FewAttention& p) {
+    return P::ANY ? p.queries.head_dim : P::D;
+}
 
 // Where 16 bytes of a row of D elements lie: neighbours in one column fall into other banks.
 template <typename P>
@@ -80,10 +88,10 @@ DEVICE void begin(const Walk<P>& walk, Found found, u32 stage) {
     char* k_tile = walk.tiles + stage * 2 * P::TILE_BYTES;
     for (u32 i = 0; i < TILE * P::CHUNKS / 32; ++i) {
         u32 index = i * 32 + lane_index(), row = index / P::CHUNKS, chunk = index % P::CHUNKS;
-        u32 from_cell = shuffle(cell, row);
-        bool valid = from_cell != NOWHERE;
+        u32 from_cell = shuffle(cell, row), width = width_of<P>(walk.p);
+        bool valid = from_cell != NOWHERE && (!P::ANY || chunk * 8 < width);
         u64 from_row = (u64)walk.g * keys.cells + (valid ? from_cell : 0);
-        u64 from = from_row * P::ROW_BYTES + chunk * 16;
+        u64 from = from_row * (2 * width) + (P::ANY && !valid ? 0 : chunk * 16);
         char* to = k_tile + swizzled<P>(row, chunk);
         copy_async16(to, static_cast<const char*>(keys.k) + from, valid);
         copy_async16(to + P::TILE_BYTES, static_cast<const char*>(keys.v) + from, valid);
@@ -224,8 +232,9 @@ DEVICE void leave(const FewAttention& p, WarpState<P>& state, u32 split, u32 g, 
     }
     sync_block();
     u64 first_row = (u64)split * p.queries.heads * p.queries.tokens + (u64)g * rows;
-    for (u32 i = thread_index(); i < rows * P::D; i += P::THREADS) {
-        u32 row = i / P::D, element = i % P::D;
+    u32 width = width_of<P>(p);
+    for (u32 i = thread_index(); i < rows * width; i += P::THREADS) {
+        u32 row = i / width, element = i % width;
         f32 m = -infinity(), l = 0, o = 0;
         for (u32 warp = 0; warp < P::WARPS; ++warp) {
             m = fmax(m, ms[warp * ROWS + row]);
@@ -236,7 +245,7 @@ DEVICE void leave(const FewAttention& p, WarpState<P>& state, u32 split, u32 g, 
             l = fma(ls[at], share, l);
             o = fma(os[at * P::D + element], share, o);
         }
-        p.parts.o[(first_row + row) * P::D + element] = o;
+        p.parts.o[(first_row + row) * width + element] = o;
         if (element == 0) {
             p.parts.m[first_row + row] = m;
             p.parts.l[first_row + row] = l;
@@ -253,10 +262,13 @@ DEVICE void attend_few(const FewAttention& p) {
     u32 split = block_x() - (is_own ? p.stretches[0].splits : 0), g = block_y();
     u32 rows = queries.heads / stretch.keys.kv_heads * queries.tokens;
     char* q = shared_memory();
-    const char* from = static_cast<const char*>(queries.q) + (u64)g * rows * P::ROW_BYTES;
+    u32 width = width_of<P>(p);
+    const u16* from = static_cast<const u16*>(queries.q) + (u64)g * rows * width;
     for (u32 i = thread_index(); i < ROWS * P::CHUNKS; i += P::THREADS) {
         u32 row = i / P::CHUNKS, chunk = i % P::CHUNKS;
-        store16(q + swizzled<P>(row, chunk), row < rows ? load16(from + i * 16) : Quad{});
+        bool there = row < rows && chunk * 8 < width;
+        Quad quad = there ? load16(from + (u64)row * width + chunk * 8) : Quad{};
+        store16(q + swizzled<P>(row, chunk), quad);
     }
     sync_block();
     WarpState<P> state = {{-infinity(), -infinity()}, {}, {}, {}, {}};
@@ -283,3 +295,6 @@ DEVICE void attend_few(const FewAttention& p) {
 KERNEL(few_attention_64, FewAttention, 128, 1) { attend_few<Plan<64, 4, 3>>(p); }
 KERNEL(few_attention_128, FewAttention, 128, 1) { attend_few<Plan<128, 4, 2>>(p); }
 KERNEL(few_attention_256, FewAttention, 64, 1) { attend_few<Plan<256, 2, 2>>(p); }
+KERNEL(few_attention_64_any, FewAttention, 128, 1) { attend_few<Plan<64, 4, 3, true>>(p); }
+KERNEL(few_attention_128_any, FewAttention, 128, 1) { attend_few<Plan<128, 4, 2, true>>(p); }
+KERNEL(few_attention_256_any, FewAttention, 64, 1) { attend_few<Plan<256, 2, 2, true>>(p); }

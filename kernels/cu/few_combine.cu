@@ -8,13 +8,14 @@ constexpr u32 THREADS = 256;
 constexpr u32 AHEAD = 4;
 
 // o of one row, summed over parts: `slices` sums of every so-manieth part, then those in order.
-// Thread i has elements 4 (i % lanes) and on of slice i / lanes. Holds for threads below `lanes`.
+// Thread i has elements 4 (i % lanes) and on of slice i / lanes; those behind the last slice add
+// nothing. Holds for threads below `lanes`.
 DEVICE Four sum_parts(const FewCombine& p, u32 row, const f32* shares, f32* sums) {
     u32 lanes = p.head_dim / 4, slices = THREADS / lanes;
     u32 slice = thread_index() / lanes, lane = thread_index() % lanes;
     u64 all_rows = (u64)p.heads * p.tokens;
     Four sum = {};
-    for (u32 first = slice; first < p.splits; first += AHEAD * slices) {
+    for (u32 first = slice; slice < slices && first < p.splits; first += AHEAD * slices) {
         Four o[AHEAD] = {};
 #pragma unroll
         for (u32 i = 0; i < AHEAD; ++i) {

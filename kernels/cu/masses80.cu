@@ -76,6 +76,29 @@ DEVICE void mask(f32 (&s)[M][PART / 8][4], u32 row, u32 key) {
                 if (lane_row + 8 * n + i % 2 < key + 16 * m + i / 2 * 8) s[m][n][i] = -infinity();
 }
 
+// The first row that does not see a key any more; keys behind the last are as it is.
+DEVICE u32 end_of(const u32* ends, const Columns80& keys, u32 key) {
+    return ends[least(key, keys.keys - 1)];
+}
+
+// Forgets the keys that rows do not see any more.
+template <int M>
+DEVICE void mask_behind(f32 (&s)[M][PART / 8][4], u32 row, u32 key, const u32* ends,
+                        const Columns80& keys) {
+    const u32 lane_row = row + lane_index() % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const u32 end = end_of(ends, keys, key + 16 * m + 8 * half);
+#pragma unroll
+            for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (lane_row + 8 * n + i >= end) s[m][n][2 * half + i] = -infinity();
+        }
+}
+
 // Adds w exp(z - lse) over a part's rows; `terms` are the rows'.
 template <int M>
 DEVICE void spend(PerKey<M>& spent, const f32 (&s)[M][PART / 8][4], const RowTerm* terms,
@@ -97,7 +120,7 @@ DEVICE void spend(PerKey<M>& spent, const f32 (&s)[M][PART / 8][4], const RowTer
 
 // A grid of KV heads by tiles of keys: past keys, which every row sees, come first, and of the
 // own ones those that most rows see.
-template <int D, int WARPS, int M>
+template <bool ANY, int D, int WARPS, int M>
 DEVICE void weigh(const Masses80& p) {
     constexpr u32 KEYS = WARPS * M * 16, THREADS = WARPS * 32;
     static_assert(KEYS <= 2 * ROWS, "keys pass through the memory of the queries");
@@ -109,9 +132,13 @@ DEVICE void weigh(const Masses80& p) {
     const u32 first_key = (own ? block_y() - past_tiles : block_y()) * KEYS;
     const u32 warp_key = warp_index() * M * 16;
     const f32 scale2 = mul(p.scale, LOG2E);
+    const u32 width = width_of<ANY, D>(p);
+    const u32* ends = nullptr; // by key; null where rows behind a key see it to the last
+    if (ANY) ends = own ? p.end[OWN] : p.end[PAST];
+    if (ends) ends += (u64)kv_head * keys.keys;
 
-    copy_tile<D, KEYS, THREADS>(q_tiles, keys.k + (u64)kv_head * keys.cells * D, first_key,
-                                keys.keys);
+    copy_tile<D, KEYS, THREADS>(q_tiles, keys.k + (u64)kv_head * keys.cells * width, first_key,
+                                keys.keys, width);
     copy_commit();
     copy_wait<0>();
     sync_block();
@@ -124,17 +151,19 @@ DEVICE void weigh(const Masses80& p) {
     sync_block();
 
     const u32 first_tile = (own && first_key > p.first_row ? first_key : p.first_row) / ROWS;
-    const u32 tiles = ceil_div(p.tokens, ROWS) - first_tile; // of one head
+    const u32 end_row = ends ? end_of(ends, keys, first_key + KEYS - 1) : p.tokens;
+    const u32 end_tile = ceil_div(end_row, ROWS);
+    const u32 tiles = ANY && end_tile < first_tile ? 0 : end_tile - first_tile; // of one head
     u32 head = kv_head * p.group, tile = 0; // of which the copy is under way
     RowTerm term = {};
     auto copy = [&](u32 stage) {
         const u32 row = (first_tile + tile) * ROWS;
-        copy_tile<D, ROWS, THREADS>(q_tiles + stage * ROWS * D, p.q + (u64)head * p.tokens * D,
-                                    row, p.tokens);
+        copy_tile<D, ROWS, THREADS>(q_tiles + stage * ROWS * D, p.q + (u64)head * p.tokens * width,
+                                    row, p.tokens, width);
         copy_commit();
         term = term_of(p, head, row + thread_index() % ROWS);
     };
-    copy(0);
+    if (!ANY || tiles > 0) copy(0);
     PerKey<M> all, of_head;
     clear(all);
     clear(of_head);
@@ -157,6 +186,8 @@ DEVICE void weigh(const Masses80& p) {
             dot_products<D, M>(s, k, q_tiles + (stage * ROWS + part) * D);
             if (own && row + part < first_key + warp_key + M * 16)
                 mask<M>(s, row + part, first_key + warp_key + lane_index() / 4);
+            if (ends && row + part + PART > end_of(ends, keys, first_key + warp_key))
+                mask_behind<M>(s, row + part, first_key + warp_key + lane_index() / 4, ends, keys);
             spend<M>(spent, s, row_terms + part, scale2);
         }
         add_to(of_head, spent);
@@ -177,6 +208,9 @@ DEVICE void weigh(const Masses80& p) {
         }
 }
 
-KERNEL(masses80_64, Masses80, 128, 3) { weigh<64, 4, 2>(p); }
-KERNEL(masses80_128, Masses80, 128, 3) { weigh<128, 4, 2>(p); }
-KERNEL(masses80_256, Masses80, 256, 2) { weigh<256, 8, 1>(p); }
+KERNEL(masses80_64, Masses80, 128, 3) { weigh<false, 64, 4, 2>(p); }
+KERNEL(masses80_128, Masses80, 128, 3) { weigh<false, 128, 4, 2>(p); }
+KERNEL(masses80_256, Masses80, 256, 2) { weigh<false, 256, 8, 1>(p); }
+KERNEL(masses80_64_any, Masses80, 128, 3) { weigh<true, 64, 4, 2>(p); }
+KERNEL(masses80_128_any, Masses80, 128, 3) { weigh<true, 128, 4, 2>(p); }
+KERNEL(masses80_256_any, Masses80, 256, 2) { weigh<true, 256, 8, 1>(p); }

@@ -26,11 +26,12 @@ struct alignas(8) RowTerms {
 
 // Heads of D elements, so many buffers for KEYS, so many stages of 64 rows; whether a consumer
 // has products under way while it computes exponentials. With 256 elements the products last twice
-// as long as the exponentials, so that those of the other consumer are enough.
-template <int D_, int BUFFERS_, int STAGES_, bool AHEAD_>
+// as long as the exponentials, so that those of the other consumer are enough. With ANY, windows or
+// blocks may bound what rows see.
+template <int D_, int BUFFERS_, int STAGES_, bool AHEAD_, bool ANY_>
 struct Form {
     static constexpr u32 D = D_, BUFFERS = BUFFERS_, STAGES = STAGES_;
-    static constexpr bool AHEAD = AHEAD_;
+    static constexpr bool AHEAD = AHEAD_, ANY = ANY_;
     // Warps that write terms. With more than stages, one could come to a stage two rounds early,
     // when its barrier looks as it will then.
     static constexpr u32 WRITERS = STAGES < 3 ? STAGES : 3;
@@ -79,7 +80,19 @@ struct Work {
     u32 part, head, key, first_tile, tiles;
 };
 
+// The end of the rows that have weight and see any of the keys from `key` on.
+DEVICE u32 end_of(const HopperMasses& p, u32 part, u32 head, u32 key) {
+    const u32* end = p.end[part];
+    if (!end) {
+        return p.end_row;
+    }
+    u32 keys = p.keys[part], last = (keys < key + KEYS ? keys : key + KEYS) - 1;
+    u32 row = end[(u64)(head / p.group) * keys + last];
+    return row < p.end_row ? row : p.end_row;
+}
+
 // Past keys come first, for every row sees them, then own keys; heads of one KV head side by side.
+template <class F>
 DEVICE Work work_of(const HopperMasses& p, u32 round) {
     u32 item = item_of(round), place = item / p.heads;
     u32 past_tiles = tiles_of(p.keys[PAST], KEYS);
@@ -88,10 +101,11 @@ DEVICE Work work_of(const HopperMasses& p, u32 round) {
     if (key >= p.keys[part]) {
         return Work{};
     }
-    u32 first = part == OWN && key > p.first_row ? key : p.first_row;
-    u32 first_tile = first / 64, end_tile = tiles_of(p.end_row, 64);
+    u32 first = part == OWN && key > p.first_row ? key : p.first_row, head = item % p.heads;
+    u32 end = F::ANY ? end_of(p, part, head, key) : p.end_row;
+    u32 first_tile = first / 64, end_tile = tiles_of(end, 64);
     u32 tiles = end_tile > first_tile ? end_tile - first_tile : 0;
-    return Work{true, part, item % p.heads, key, first_tile, tiles};
+    return Work{true, part, head, key, first_tile, tiles};
 }
 
 template <class F>
@@ -113,7 +127,7 @@ DEVICE void produce(const HopperMasses& p) {
     auto& at = barriers<F>();
     u32 loaded = 0;
     for (u32 round = 0;; ++round) {
-        Work work = work_of(p, round);
+        Work work = work_of<F>(p, round);
         if (!work.any) {
             return;
         }
@@ -146,7 +160,7 @@ DEVICE void produce_terms(const HopperMasses& p, u32 turn) {
     auto& at = barriers<F>();
     u32 loaded = 0;
     for (u32 round = 0;; ++round) {
-        Work work = work_of(p, round);
+        Work work = work_of<F>(p, round);
         if (!work.any) {
             return;
         }
@@ -206,6 +220,9 @@ DEVICE void spend(f32 (&s)[SHARE / 2], const HopperMasses& p, const Work& work,
     if (work.part == OWN && course.key + SHARE > first_row + 1) {
         u32 row = first_row + row_of_thread(0);
         hide(s, course.key, row + 1, row + 9);
+    }
+    if (F::ANY) {
+        hide_unseen(p, work.part, work.head / p.group, first_row, course.key, s);
     }
     f32 scale2 = mul(p.scale, LOG2E);
 #pragma unroll
@@ -287,7 +304,7 @@ DEVICE void consume(const HopperMasses& p, u32 consumer) {
     auto& at = barriers<F>();
     u32 taken = 0;
     for (u32 round = 0;; ++round) {
-        Work work = work_of(p, round);
+        Work work = work_of<F>(p, round);
         if (!work.any) {
             return;
         }
@@ -339,9 +356,24 @@ DEVICE void weigh(const HopperMasses& p) {
 
 } // namespace masses90
 
-KERNEL(masses90_64, HopperMasses, 384, 1) { masses90::weigh<masses90::Form<64, 2, 5, true>>(p); }
-KERNEL(masses90_128, HopperMasses, 384, 1) { masses90::weigh<masses90::Form<128, 2, 5, true>>(p); }
-KERNEL(masses90_256, HopperMasses, 384, 1) { masses90::weigh<masses90::Form<256, 1, 2, false>>(p); }
+KERNEL(masses90_64, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<64, 2, 5, true, false>>(p);
+}
+KERNEL(masses90_128, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<128, 2, 5, true, false>>(p);
+}
+KERNEL(masses90_256, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<256, 1, 2, false, false>>(p);
+}
+KERNEL(masses90_64_any, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<64, 2, 5, true, true>>(p);
+}
+KERNEL(masses90_128_any, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<128, 2, 5, true, true>>(p);
+}
+KERNEL(masses90_256_any, HopperMasses, 384, 1) {
+    masses90::weigh<masses90::Form<256, 1, 2, false, true>>(p);
+}
 
 // Adds the columns of a KV head's query heads, ascending. Blocks: x 256 keys, y KV heads.
 KERNEL(add_heads, AddHeads, 256, 1) {

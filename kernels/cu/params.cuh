@@ -121,6 +121,16 @@ struct LayInOrder {
     u32 unused;
 };
 
+// What rows see of keys where windows or blocks bound it, for kernels that read no position.
+struct FindSight {
+    QueryArray queries;
+    const u32* positions; // [kv_heads, keys]
+    u32* first;           // [kv_heads, tokens], the first key that each row sees
+    u32* end;             // [kv_heads, keys], the first row that does not see a key any more
+    u32 keys;
+    u32 unused;
+};
+
 // layer.cu
 // Rows that become what a weight multiplies: [rows, x columns] to [rows, y_stride].
 // What LinearParams and PrepareParams call a gate's activation; anything else is SiLU.
@@ -307,7 +317,8 @@ struct SelectReplace {
 };
 
 // Attention on sm_90a: attention90.cu, masses90.cu. Of a pair, the first is of own keys, the
-// second of past keys; what there is none of has 0 keys and any map.
+// second of past keys; what there is none of has 0 keys and any map. `first` and `end` are those
+// of FindSight, or null where nothing bounds what rows see.
 struct HopperAttention {
     TensorMap q;                // [heads, tokens, head_dim], boxes of 64 rows
     TensorMap k[2], v[2];       // [kv_heads, keys, head_dim], boxes of a tile's keys
@@ -319,7 +330,9 @@ struct HopperAttention {
     u32 keys[2];
     u32 heads, group, tokens;   // `group` query heads of a KV head
     f32 scale;
-    u32 unused[10];
+    const u32* first[2];
+    u32 head_dim;
+    u32 unused[5];
 };
 
 struct HopperMasses {
@@ -333,7 +346,9 @@ struct HopperMasses {
     u32 first_row, end_row;  // no row outside has weight
     u32 heads, group, tokens;
     f32 scale;
-    u32 unused[14];
+    const u32* first[2];
+    const u32* end[2];
+    u32 unused[6];
 };
 
 // [kv_heads * group, keys] to [kv_heads, keys].
@@ -343,7 +358,7 @@ struct AddHeads {
     u32 keys, group;
 };
 
-// attention80.cu, masses80.cu.
+// attention80.cu, masses80.cu. Pairs are as on sm_90a.
 
 // Keys with their values: k and v [kv_heads, cells, head_dim] bf16, key j in row j.
 struct Stretch80 {
@@ -363,6 +378,9 @@ struct Attention80 {
     u32* broken;
     u32 heads, group, tokens;
     f32 scale;
+    const u32* first[2];
+    u32 head_dim;
+    u32 unused;
 };
 
 // Keys and their masses: k [kv_heads, cells, head_dim] bf16, mass [kv_heads, keys].
@@ -380,6 +398,9 @@ struct Masses80 {
     u32* broken;
     u32 group, tokens, first_row;
     f32 scale;
+    const u32* end[2];
+    u32 head_dim;
+    u32 unused;
 };
 
 // measure.cu.

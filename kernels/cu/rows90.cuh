@@ -15,8 +15,9 @@ struct Rows {
     f32 l[2]; // of the keys that this thread has seen
 };
 
-// s becomes exp(scale s - m) with the maximum so far; `shrink` is what o so far is worth.
-template <int W, u32 D>
+// s becomes exp(scale s - m) with the maximum so far; `shrink` is what o so far is worth. Rows of
+// ANY shape may have seen nothing yet; for them any number serves in place of m.
+template <bool ANY, int W, u32 D>
 DEVICE void soften(f32 (&s)[W], Rows<D>& rows, f32 (&shrink)[2], f32 scale) {
     f32 scale2 = mul(scale, LOG2E);
 #pragma unroll
@@ -31,9 +32,10 @@ DEVICE void soften(f32 (&s)[W], Rows<D>& rows, f32 (&shrink)[2], f32 scale) {
         most = fmax(most, shuffle_xor(most, 1));
         most = fmax(most, shuffle_xor(most, 2));
         f32 m = fmax(rows.m[row], mul(most, scale));
-        f32 offset = mul(m, -LOG2E);
+        f32 base = ANY && m == -infinity() ? 0.0f : m;
+        f32 offset = mul(base, -LOG2E);
         // Of the difference: a maximum that stays shrinks nothing, however many tiles there are.
-        shrink[row] = exp2_fast(mul(add(rows.m[row], -m), LOG2E));
+        shrink[row] = exp2_fast(mul(add(rows.m[row], -base), LOG2E));
         rows.m[row] = m;
         f32 sum[2] = {};
 #pragma unroll
@@ -74,17 +76,24 @@ DEVICE u64 index_of(const HopperAttention& p, u32 head, u32 row) {
     return (u64)head * p.tokens + row;
 }
 
+// Elements of a head. Kernels of ANY shape take narrower heads than D, which to products are as if
+// zeros were beside them.
+template <bool ANY, u32 D>
+DEVICE u32 width_of(const HopperAttention& p) {
+    return ANY ? opaque(p.head_dim) : D;
+}
+
 // Two f32 side by side.
 struct alignas(8) Pair {
     f32 x[2];
 };
 
 // Where rows begin: with nothing seen, or at a state.
-template <u32 D>
+template <bool ANY, u32 D>
 DEVICE void begin(const HopperAttention& p, u32 head, u32 first_row, Rows<D>& rows) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-        u32 t = first_row + row_of_thread(row);
+        u32 t = first_row + row_of_thread(row), width = width_of<ANY, D>(p);
         bool known = p.from.m && t < p.tokens;
         u64 at = index_of(p, head, t);
         rows.m[row] = known ? p.from.m[at] : -infinity();
@@ -92,9 +101,19 @@ DEVICE void begin(const HopperAttention& p, u32 head, u32 first_row, Rows<D>& ro
 #pragma unroll
         for (u32 i = 0; i < D / 8; ++i) {
             Pair o = {};
-            if (known) {
+            if (known && !ANY) {
                 o = *reinterpret_cast<const Pair*>(p.from.o + at * D + column_of_thread(i));
             }
+            rows.o[4 * i + 2 * row] = o.x[0];
+            rows.o[4 * i + 2 * row + 1] = o.x[1];
+        }
+        // By itself, or registers spill.
+#pragma unroll
+        for (u32 i = 0; i < D / 8; ++i) {
+            if (!ANY || !known || 8 * i >= width) {
+                break;
+            }
+            Pair o = *reinterpret_cast<const Pair*>(p.from.o + at * width + column_of_thread(i));
             rows.o[4 * i + 2 * row] = o.x[0];
             rows.o[4 * i + 2 * row + 1] = o.x[1];
         }
@@ -102,11 +121,11 @@ DEVICE void begin(const HopperAttention& p, u32 head, u32 first_row, Rows<D>& ro
 }
 
 // Leaves m, l and o; l is summed.
-template <u32 D>
+template <bool ANY, u32 D>
 DEVICE void leave_state(const HopperAttention& p, u32 head, u32 first_row, const Rows<D>& rows) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-        u32 t = first_row + row_of_thread(row);
+        u32 t = first_row + row_of_thread(row), width = width_of<ANY, D>(p);
         if (t < p.tokens) {
             u64 at = index_of(p, head, t);
             if (lane_index() % 4 == 0) {
@@ -115,7 +134,10 @@ DEVICE void leave_state(const HopperAttention& p, u32 head, u32 first_row, const
             }
 #pragma unroll
             for (u32 i = 0; i < D / 8; ++i) {
-                *reinterpret_cast<Pair*>(p.to.o + at * D + column_of_thread(i)) =
+                if (8 * i >= width) {
+                    break;
+                }
+                *reinterpret_cast<Pair*>(p.to.o + at * width + column_of_thread(i)) =
                     Pair{{rows.o[4 * i + 2 * row], rows.o[4 * i + 2 * row + 1]}};
             }
         }
@@ -144,11 +166,23 @@ DEVICE void leave_output(const HopperAttention& p, u32 head, u32 first_row, cons
     }
 }
 
-template <u32 D>
-DEVICE void check(const HopperAttention& p, u32 first_row, const Rows<D>& rows) {
+// Whether a row sees any key, or has seen one; without bounds every row does.
+template <bool ANY>
+DEVICE bool sees_any(const HopperAttention& p, u32 head, u32 row) {
+    u32 kv_head = head / p.group;
+    return !ANY || p.from.m || first_of(p, OWN, kv_head, row) < p.keys[OWN] ||
+           first_of(p, PAST, kv_head, row) < p.keys[PAST];
+}
+
+template <bool ANY, u32 D>
+DEVICE void check(const HopperAttention& p, u32 head, u32 first_row, const Rows<D>& rows) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-        bool whole = finite(rows.l[row]) && rows.m[row] > -infinity();
+        bool known = rows.m[row] > -infinity();
+        if (ANY && !known) {
+            known = !sees_any<ANY>(p, head, first_row + row_of_thread(row));
+        }
+        bool whole = finite(rows.l[row]) && known;
 #pragma unroll
         for (u32 i = 0; i < D / 8; ++i) {
             whole = whole && finite(rows.o[4 * i + 2 * row]) && finite(rows.o[4 * i + 2 * row + 1]);

@@ -15,9 +15,10 @@ DEVICE u16* chunk_of(u16* tile, u32 row, u32 chunk) {
     return tile + row * D + ((chunk ^ (row & 7)) << 3);
 }
 
-// Begins to copy rows `first..first + ROWS` of `from`, which has `count`; zeros behind its last.
+// Begins to copy rows `first..first + ROWS` of `from`, which has `count` of `width` elements;
+// zeros behind its last and beside them.
 template <int D, int ROWS, int THREADS>
-DEVICE void copy_tile(u16* tile, const u16* from, u32 first, u32 count) {
+DEVICE void copy_tile(u16* tile, const u16* from, u32 first, u32 count, u32 width) {
     constexpr u32 CHUNKS = D / 8;
     static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies as many chunks");
     const u32 thread = opaque(thread_index());
@@ -26,9 +27,21 @@ DEVICE void copy_tile(u16* tile, const u16* from, u32 first, u32 count) {
         const u32 row = (i * THREADS + thread) / CHUNKS, chunk = thread % CHUNKS;
         static_assert(THREADS % CHUNKS == 0, "a thread has one column of chunks");
         const u32 source = least(first + row, count - 1);
-        copy_async16(chunk_of<D>(tile, row, chunk), from + (u64)source * D + chunk * 8,
-                     first + row < count);
+        const bool within = chunk * 8 < width;
+        copy_async16(chunk_of<D>(tile, row, chunk),
+                     from + (u64)source * width + (within ? chunk * 8 : 0),
+                     within && first + row < count);
     }
+}
+
+// Of a pair in the parameters.
+constexpr u32 OWN = 0, PAST = 1;
+
+// Elements of a head. Kernels of ANY shape take narrower heads than D, as if zeros were beside
+// them, and rows that see keys from some on only; the others have nothing of it in their loops.
+template <bool ANY, int D, class P>
+DEVICE u32 width_of(const P& p) {
+    return ANY ? opaque(p.head_dim) : D;
 }
 
 // Addresses follow from the lane. Computed anew in each tile, they do not stay in registers over

@@ -79,4 +79,36 @@ DEVICE void hide(f32 (&s)[W], u32 key, u32 limit0, u32 limit1) {
     }
 }
 
+// Hides the keys before `first`, likewise.
+template <int W>
+DEVICE void hide_before(f32 (&s)[W], u32 key, u32 first0, u32 first1) {
+#pragma unroll
+    for (int i = 0; i < W / 4; ++i) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            u32 at = key + column_of_thread(i) + k;
+            s[4 * i + k] = at < first0 ? -infinity() : s[4 * i + k];
+            s[4 * i + 2 + k] = at < first1 ? -infinity() : s[4 * i + 2 + k];
+        }
+    }
+}
+
+// The first key of a part that row t sees; a row behind the last is as it is.
+template <class P>
+DEVICE u32 first_of(const P& p, u32 part, u32 kv_head, u32 t) {
+    const u32* first = p.first[part];
+    u32 row = t < p.tokens ? t : p.tokens - 1;
+    return first ? first[(u64)kv_head * p.tokens + row] : 0;
+}
+
+// Hides the keys of a tile from `key` on that a thread's two rows do not see yet.
+template <class P, int W>
+DEVICE void hide_unseen(const P& p, u32 part, u32 kv_head, u32 first_row, u32 key, f32 (&s)[W]) {
+    u32 row = first_row + row_of_thread(0);
+    u32 first0 = first_of(p, part, kv_head, row), first1 = first_of(p, part, kv_head, row + 8);
+    if (key < first0 || key < first1) {
+        hide_before(s, key, first0, first1);
+    }
+}
+
 } // namespace tiles90

@@ -16,6 +16,7 @@ pub mod random;
 pub mod recurrent;
 pub mod refusals;
 pub mod selection;
+pub mod sight;
 pub mod threads;
 pub mod tiles;
 
@@ -96,6 +97,10 @@ macro_rules! conformance_checks {
             tiles::many_rows_over_scattered_cells,
             tiles::heavy_hitters_are_the_definitions,
             tiles::broken_numbers_in_a_tile,
+            sight::sight_begins_around_tiles,
+            sight::rows_far_behind_what_is_remembered,
+            sight::states_within_sight,
+            sight::sight_changes_no_other_bit,
             selection::total_order_with_ties,
             selection::nan_ranks_last,
             selection::keep_all_keeps_everything,
@@ -168,6 +173,7 @@ mod tests {
             ("recurrent", include_str!("conformance/recurrent.rs")),
             ("refusals", include_str!("conformance/refusals.rs")),
             ("selection", include_str!("conformance/selection.rs")),
+            ("sight", include_str!("conformance/sight.rs")),
             ("tiles", include_str!("conformance/tiles.rs")),
         ];
         for (group, source) in groups {

@@ -118,11 +118,14 @@ fn check_decode(cuda: &Cuda, scene: Scene) {
 #[test]
 fn decode_steps_agree_with_the_reference() {
     let cuda = emulated(90);
-    for head_dim in [64, 128, 256] {
+    for head_dim in [64, 128, 256, 40, 80, 120, 192] {
         check_decode(&cuda, Scene { head_dim, ..DECODE });
         check_decode(&cuda, Scene { head_dim, heads: 4, kv_heads: 2, past: 129, ..DECODE });
         check_decode(&cuda, Scene { head_dim, tokens: 4, past: 70, ..DECODE });
         check_decode(&cuda, Scene { head_dim, tokens: 4, window: Some(40), ..DECODE });
+    }
+    for head_dim in [80, 192] {
+        check_decode(&cuda, Scene { head_dim, past: 3000, ..DECODE }); // more splits than slices
     }
     for past in [0, 1, 15, 16, 17, 127, 128, 256, 1000] {
         check_decode(&cuda, Scene { past, ..DECODE });
@@ -142,7 +145,8 @@ fn arrays(attended: &Attended) -> [(&'static str, &Array<f32>); 3] {
 
 #[test]
 fn bits_depend_neither_on_the_chip_nor_on_the_order_of_threads() {
-    let many = Scene { head_dim: 80, tokens: 40, past: 70, window: Some(100), ..DECODE };
+    // Of a head size that plain kernels have alone.
+    let many = Scene { head_dim: 84, tokens: 40, past: 70, window: Some(100), ..DECODE };
     let devices = [emulated(90), emulated(80)];
     for scene in [DECODE, many, Scene { kv: KvDtype::F32, ..many }] {
         let block = scene.block();

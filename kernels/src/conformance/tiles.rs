@@ -12,14 +12,14 @@ use super::mass::{Want, check_one_pass};
 use super::oracle::{self, Truth};
 use super::scene::{Block, Shape};
 
-const HEAD_SIZES: [usize; 3] = [64, 128, 256];
+const HEAD_SIZES: [usize; 6] = [64, 128, 256, 40, 80, 192];
 /// What the output may be off, relative to its norm: a rounding to bf16 is up to 2^-9 of each
 /// element, and one of each probability is in it.
 const OUTPUT_OFF: f64 = 5e-3;
 /// What the masses may sum to beside what the rows have to spend, in proportion.
 const SPENT_OFF: f64 = 1e-5;
 
-fn shape(head_dim: usize) -> Shape {
+pub(super) fn shape(head_dim: usize) -> Shape {
     Shape { heads: 2, kv_heads: 1, head_dim, kv: KvDtype::Bf16, ..Shape::default() }
 }
 
@@ -59,12 +59,22 @@ fn check_output(name: &str, attended: &Attended, truth: &Truth) {
 
 /// Output and masses of rows that weigh `row_weights`, against the definition.
 fn check(backend: &dyn AttentionOps, shape: Shape, past: usize, row_weights: &[f32]) {
+    let (past, block) = scene(shape, past, row_weights.len());
+    check_over(backend, shape, (&past, &block), row_weights);
+}
+
+/// The same of `block` over `past`.
+pub(super) fn check_over(
+    backend: &dyn AttentionOps,
+    shape: Shape,
+    (past, block): (&Keys, &Block),
+    row_weights: &[f32],
+) {
     let tokens = row_weights.len();
-    let (past, block) = scene(shape, past, tokens);
-    let keys = oracle::joined(&oracle::entries(&past), &oracle::entries(&block.keys));
+    let keys = oracle::joined(&oracle::entries(past), &oracle::entries(&block.keys));
     let wide: Vec<f64> = row_weights.iter().map(|&weight| weight.into()).collect();
     let truth = oracle::attention(&block.queries(), &keys, &wide);
-    let seen = attended(backend, &past, &block, row_weights);
+    let seen = attended(backend, past, block, row_weights);
     let name = format!("{tokens} rows over {} remembered keys, {shape:?}", past.len());
     check_output(&name, &seen, &truth);
     let has: f64 = wide.iter().sum::<f64>() * (shape.heads / shape.kv_heads) as f64;
@@ -105,7 +115,9 @@ pub fn groups_of_query_heads(backend: &dyn Backend) {
 
 /// Where only the last rows count, those before them are not looked at and nothing changes.
 pub fn only_the_last_rows_vote(backend: &dyn Backend) {
-    for (head_dim, tokens, voting) in [(64, 150, 16), (128, 130, 1), (256, 70, 69)] {
+    for (head_dim, tokens, voting) in
+        [(64, 150, 16), (128, 130, 1), (256, 70, 69), (96, 150, 16), (200, 70, 1)]
+    {
         let mut row_weights = vec![0.0; tokens];
         for (age, weight) in row_weights.iter_mut().rev().take(voting).enumerate() {
             *weight = 0.05 * 0.95_f32.powi(age as i32);
@@ -130,14 +142,16 @@ pub fn halves_and_wholes_meet_bit_for_bit(backend: &dyn Backend) {
 
 /// Where remembered keys lie changes no bit of what many rows make of them.
 pub fn many_rows_over_scattered_cells(backend: &dyn Backend) {
-    for (head_dim, past, spare) in [(64, 70, 0), (128, 130, 5), (256, 33, 1)] {
+    for (head_dim, past, spare) in
+        [(64, 70, 0), (128, 130, 5), (256, 33, 1), (80, 70, 3), (248, 40, 2)]
+    {
         let shape = Shape { heads: 4, kv_heads: 2, ..shape(head_dim) };
         let (past, block) = scene(shape, past, 40);
         check_same_bits(backend, [&past, &scattered(&past, spare)], &block);
     }
 }
 
-fn check_same_bits(backend: &dyn AttentionOps, pasts: [&Keys; 2], block: &Block) {
+pub(super) fn check_same_bits(backend: &dyn AttentionOps, pasts: [&Keys; 2], block: &Block) {
     let run = |past| attended(backend, past, block, &vec![1.0; block.tokens()]);
     let [a, b] = pasts.map(run);
     identical("output", b.output.data(), a.output.data()).unwrap();
@@ -171,7 +185,9 @@ fn heaviest(mass: &[f64], count: usize) -> Vec<usize> {
 
 /// A key or a value that is not finite is refused wherever it stands in a tile.
 pub fn broken_numbers_in_a_tile(backend: &dyn Backend) {
-    for (head_dim, broken) in [(64, f32::NAN), (128, f32::INFINITY), (256, f32::NAN)] {
+    for (head_dim, broken) in
+        [(64, f32::NAN), (128, f32::INFINITY), (256, f32::NAN), (112, f32::NAN)]
+    {
         let shape = shape(head_dim);
         let block = shape.block(160, 40);
         for at in [0, 79, 128] {

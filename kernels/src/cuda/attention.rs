@@ -1,9 +1,10 @@
 //! Attention and masses: which kernel does what.
 //!
 //! Few rows go to the kernels of decode steps, which read tables. Many rows of a shape that the
-//! chip has kernels for, over keys that need no mask but the causal one, go to those. Everything
-//! else goes to the plain kernels. What decides never depends on how many keys there are, so that
-//! own keys first and the past later take the way of both at once.
+//! chip has kernels for, over their own keys and keys before them, go to those: windows too, but
+//! neither caps nor slopes. Everything else goes to the plain kernels. What decides never depends
+//! on how many keys there are, so that own keys first and the past later take the way of both at
+//! once.
 
 use std::sync::Arc;
 
@@ -177,9 +178,11 @@ impl Chosen {
         let causal = own.is_none_or(|own| rows.see_causally(own));
         let whole = past.is_none_or(|past| rows.see_all(past));
         let Some(keys) = own.or(past).filter(|_| causal && whole) else { return Ok(None) };
-        let Some(rows) = rows.rows(keys.kv_heads()) else { return Ok(None) };
+        let placed = rows;
+        let Some(rows) = placed.rows(keys.kv_heads()) else { return Ok(None) };
         let Some(kernels) = fast::kernel_for(shared, &rows.shape) else { return Ok(None) };
-        let stretch = |keys: Option<&PlacedKeys>| keys.map_or(Ok(None), |it| it.stretch(shared));
+        let stretch =
+            |keys: Option<&PlacedKeys>| keys.map_or(Ok(None), |it| it.stretch(shared, placed));
         Ok(Some(Self { kernels, rows, own: stretch(own)?, past: stretch(past)? }))
     }
 
@@ -333,5 +336,79 @@ impl<'a> Block<'a> {
         let array =
             |mass: Option<OnDevice<f32>>| mass.map_or_else(Array::default, OnDevice::into_array);
         Ok([array(past_mass), array(own_mass)])
+    }
+}
+
+#[cfg(all(test, feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::cuda::CudaOptions;
+    use crate::memory::Leaves;
+    use crate::tensor::{Heads, KvHeads};
+    use crate::window::Window;
+
+    const TOKENS: usize = 40;
+    const PAST: usize = 30;
+
+    fn keys(start: u32, count: usize, head_dim: usize) -> Keys {
+        let data = vec![0.0; 2 * count * head_dim];
+        let array = || KvHeads::from_f32(2, count, head_dim, &data, KvDtype::Bf16);
+        let positions: Vec<u32> = (start..).take(count).collect();
+        Keys::new(positions.repeat(2), array(), array())
+    }
+
+    /// Since which chip the kernels are that serve such rows, and of which of own and past keys
+    /// they lose sight; `None` for the plain ones.
+    fn chosen(
+        capability: u32,
+        head_dim: usize,
+        change: fn(Queries<'_>) -> Queries<'_>,
+    ) -> Option<(u32, [bool; 2])> {
+        let cuda = Cuda::emulated(capability, CudaOptions::default()).unwrap();
+        let q = Heads::zeros(4, TOKENS, head_dim);
+        let (past, own) = (keys(0, PAST, head_dim), keys(PAST as u32, TOKENS, head_dim));
+        let start = PAST as u32;
+        let (window, softcap, slopes) = (None, None, None);
+        let queries = change(Queries { q: &q, start, scale: 1.0, window, softcap, slopes });
+        let (past, own, leaves, outputs) = (&past, &own, Leaves::ONE, TOKENS);
+        let (row_weights, sinks) = (None, None);
+        let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded: true };
+        let block = Block::new(&cuda, queries, &scope).unwrap().unwrap();
+        let fast = block.fast().unwrap()?;
+        let loses = |part: Option<fast::Stretch>| part.is_some_and(|it| it.sight.is_some());
+        Some((fast.kernels.since(), [loses(fast.own), loses(fast.past)]))
+    }
+
+    #[test]
+    fn what_tensor_cores_serve() {
+        for capability in [80, 90] {
+            let check = |head_dim, change, want: Option<[bool; 2]>| {
+                let want = want.map(|loses| (capability, loses));
+                assert_eq!(chosen(capability, head_dim, change), want, "heads of {head_dim}");
+            };
+            for head_dim in [64, 128, 256, 8, 80, 96, 112, 120, 192] {
+                check(head_dim, |it| it, Some([false; 2]));
+                check(
+                    head_dim,
+                    |it| Queries { window: Some(Window::Last(70)), ..it },
+                    Some([false; 2]),
+                );
+                check(
+                    head_dim,
+                    |it| Queries { window: Some(Window::Last(50)), ..it },
+                    Some([false, true]),
+                );
+                check(
+                    head_dim,
+                    |it| Queries { window: Some(Window::Block(32)), ..it },
+                    Some([true; 2]),
+                );
+            }
+            for head_dim in [4, 84, 264] {
+                check(head_dim, |it| it, None);
+            }
+            check(128, |it| Queries { softcap: Some(30.0), ..it }, None);
+            check(128, |it| Queries { slopes: Some(&[0.5; 4]), ..it }, None);
+        }
     }
 }

@@ -7,7 +7,7 @@ use bytemuck::Zeroable;
 
 use super::Shared;
 use super::device::{Launch, Properties};
-use super::fast::{Columns, Fast, Goal, Pass, Shape, StateAt, Stretch, Weighing};
+use super::fast::{self, ByShape, Columns, Fast, Goal, Pass, Shape, StateAt, Stretch, Weighing};
 use super::params::attention::StateArrays;
 use super::params::attention80::{Attention80, Columns80, Masses80, Stretch80};
 use crate::backend::BackendError;
@@ -18,43 +18,44 @@ const MASS_ROWS: usize = 64;
 /// Keys of a tile in `masses80.cu`.
 const MASS_KEYS: usize = 128;
 
-/// How the kernels of one head size are launched; `kernels/cu` says the same in its last lines.
+/// How the kernels of heads of one size, and of narrower ones, are launched; `kernels/cu` says
+/// the same in its last lines.
 struct Kernels {
     head_dim: usize,
-    attention: &'static str,
+    attention: ByShape,
     /// Keys of a tile in `attention80.cu`.
     keys: usize,
-    masses: &'static str,
+    masses: ByShape,
     threads: u32,
 }
 
 const KERNELS: [Kernels; 3] = [
     Kernels {
         head_dim: 64,
-        attention: "attention80_64",
+        attention: ByShape { whole: "attention80_64", any: "attention80_64_any" },
         keys: 64,
-        masses: "masses80_64",
+        masses: ByShape { whole: "masses80_64", any: "masses80_64_any" },
         threads: 128,
     },
     Kernels {
         head_dim: 128,
-        attention: "attention80_128",
+        attention: ByShape { whole: "attention80_128", any: "attention80_128_any" },
         keys: 64,
-        masses: "masses80_128",
+        masses: ByShape { whole: "masses80_128", any: "masses80_128_any" },
         threads: 128,
     },
     Kernels {
         head_dim: 256,
-        attention: "attention80_256",
+        attention: ByShape { whole: "attention80_256", any: "attention80_256_any" },
         keys: 64,
-        masses: "masses80_256",
+        masses: ByShape { whole: "masses80_256", any: "masses80_256_any" },
         threads: 256,
     },
 ];
 
 impl Kernels {
     fn of(head_dim: usize) -> Option<&'static Self> {
-        KERNELS.iter().find(|it| it.head_dim == head_dim)
+        KERNELS.iter().find(|it| fast::serves_heads(head_dim, it.head_dim))
     }
 
     /// A tile of queries, one of keys and one of values, bf16.
@@ -88,6 +89,7 @@ impl Fast for Ampere {
             Goal::State(to) => (arrays(to), 0, 0),
             Goal::Output { output, lse } => (StateArrays::zeroed(), output.0, lse.0),
         };
+        let first = Stretch::firsts([pass.own, pass.past]);
         let params = Attention80 {
             q: pass.rows.q.0,
             own: pass.own.map_or(Stretch80::zeroed(), stretch),
@@ -101,9 +103,12 @@ impl Fast for Ampere {
             group: (shape.heads / shape.kv_heads) as u32,
             tokens: shape.tokens as u32,
             scale: pass.rows.scale,
+            first,
+            head_dim: shape.head_dim as u32,
+            unused: 0,
         };
         let launch = Launch {
-            kernel: kernels.attention,
+            kernel: kernels.attention.of(shape.head_dim == kernels.head_dim && first == [0; 2]),
             grid: [params.heads, shape.tokens.div_ceil(ATTENTION_ROWS) as u32, 1],
             threads: kernels.threads,
             shared_bytes: kernels.attention_bytes(),
@@ -116,6 +121,7 @@ impl Fast for Ampere {
         let shape = weighing.rows.shape;
         let kernels = Kernels::of(shape.head_dim).expect("only what fits is asked for");
         let silent = weighing.weights.iter().take_while(|&&weight| weight == 0.0).count();
+        let end = Stretch::ends([weighing.own, weighing.past].map(|it| it.map(|it| it.keys)));
         let params = Masses80 {
             q: weighing.rows.q.0,
             own: weighing.own.map_or(Columns80::zeroed(), columns),
@@ -128,10 +134,13 @@ impl Fast for Ampere {
             // A block writes its masses even where no row counts.
             first_row: silent.min(shape.tokens - 1) as u32,
             scale: weighing.rows.scale,
+            end,
+            head_dim: shape.head_dim as u32,
+            unused: 0,
         };
         let tiles = |columns: Columns80| columns.keys.div_ceil(MASS_KEYS as u32);
         let launch = Launch {
-            kernel: kernels.masses,
+            kernel: kernels.masses.of(shape.head_dim == kernels.head_dim && end == [0; 2]),
             grid: [shape.kv_heads as u32, tiles(params.past) + tiles(params.own), 1],
             threads: kernels.threads,
             shared_bytes: kernels.masses_bytes(),
@@ -179,6 +188,9 @@ mod tests {
         }
         check(86, 99, 128, true);
         check(86, 99, 256, false);
-        check(80, 163, 80, false);
+        check(86, 99, 192, false);
+        for (head_dim, fits) in [(8, true), (80, true), (248, true), (84, false), (264, false)] {
+            check(80, 163, head_dim, fits);
+        }
     }
 }

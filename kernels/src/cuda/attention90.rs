@@ -6,23 +6,26 @@ use bytemuck::Zeroable;
 
 use super::Shared;
 use super::device::{Address, Launch, Properties, TensorMap, TensorMapSpec};
-use super::fast::{Columns, Fast, Goal, Pass, Rows, Shape, StateAt, Stretch, Weighing};
+use super::fast::{
+    self, ByShape, Columns, Fast, Goal, Pass, Rows, Shape, StateAt, Stretch, Weighing,
+};
 use super::params::attention::StateArrays;
 use super::params::attention90::{AddHeads, HopperAttention, HopperMasses};
 use super::resident::OnDevice;
 use crate::backend::BackendError;
 
-/// Kernels for one head size. Figures are those of the `Form`s in the sources.
+/// Kernels for heads of one size and narrower ones. Figures are those of the `Form`s in the
+/// sources.
 struct Kernels {
     head_dim: usize,
-    attention: &'static str,
+    attention: ByShape,
     /// Warpgroups that have 64 rows each.
     consumers: usize,
     /// Keys of a tile of attention.
     tile: usize,
     /// Buffers of queries.
     query_buffers: usize,
-    masses: &'static str,
+    masses: ByShape,
     /// Buffers of 256 keys, and stages of 64 rows.
     key_buffers: usize,
     row_stages: usize,
@@ -31,31 +34,31 @@ struct Kernels {
 const KERNELS: [Kernels; 3] = [
     Kernels {
         head_dim: 64,
-        attention: "attention90_64",
+        attention: ByShape { whole: "attention90_64", any: "attention90_64_any" },
         consumers: 3,
         tile: 128,
         query_buffers: 2,
-        masses: "masses90_64",
+        masses: ByShape { whole: "masses90_64", any: "masses90_64_any" },
         key_buffers: 2,
         row_stages: 5,
     },
     Kernels {
         head_dim: 128,
-        attention: "attention90_128",
+        attention: ByShape { whole: "attention90_128", any: "attention90_128_any" },
         consumers: 2,
         tile: 128,
         query_buffers: 2,
-        masses: "masses90_128",
+        masses: ByShape { whole: "masses90_128", any: "masses90_128_any" },
         key_buffers: 2,
         row_stages: 5,
     },
     Kernels {
         head_dim: 256,
-        attention: "attention90_256",
+        attention: ByShape { whole: "attention90_256", any: "attention90_256_any" },
         consumers: 2,
         tile: 64,
         query_buffers: 1,
-        masses: "masses90_256",
+        masses: ByShape { whole: "masses90_256", any: "masses90_256_any" },
         key_buffers: 1,
         row_stages: 2,
     },
@@ -77,7 +80,7 @@ const ROWS_MIN: usize = 17;
 
 impl Kernels {
     fn for_size(head_dim: usize) -> Option<&'static Self> {
-        KERNELS.iter().find(|it| it.head_dim == head_dim)
+        KERNELS.iter().find(|it| fast::serves_heads(head_dim, it.head_dim))
     }
 
     /// Rows of a block of attention's grid.
@@ -126,7 +129,7 @@ impl Fast for Hopper {
         let Some(kernels) = Kernels::for_size(shape.head_dim) else { return Ok(()) };
         let maps = Maps { shared, rows: &pass.rows };
         let parts = [pass.own, pass.past];
-        let tile = kernels.tile as u32;
+        let (tile, first) = (kernels.tile as u32, Stretch::firsts(parts));
         let (to, output, lse) = match pass.goal {
             Goal::State(state) => (arrays(Some(state)), TensorMap::zeroed(), 0),
             Goal::Output { output, lse } => (arrays(None), maps.output(output)?, lse.0),
@@ -145,11 +148,13 @@ impl Fast for Hopper {
             group: (shape.heads / shape.kv_heads) as u32,
             tokens: shape.tokens as u32,
             scale,
-            unused: [0; 10],
+            first,
+            head_dim: shape.head_dim as u32,
+            unused: [0; 5],
         };
         let items = shape.heads * shape.tokens.div_ceil(kernels.block_rows());
         shared.run(&Launch {
-            kernel: kernels.attention,
+            kernel: kernels.attention.of(shape.head_dim == kernels.head_dim && first == [0; 2]),
             grid: [blocks(shared, items), 1, 1],
             threads: (1 + kernels.consumers as u32) * WARPGROUP,
             shared_bytes: kernels.attention_bytes(),
@@ -164,6 +169,7 @@ impl Fast for Hopper {
         let parts = [weighing.own, weighing.past];
         let stretches = parts.map(|part| part.map(|part| part.keys));
         let sums = Sums::new(shared, &shape, &parts)?;
+        let (first, end) = (Stretch::firsts(stretches), Stretch::ends(stretches));
         let weighs = |&weight: &f32| weight != 0.0;
         let first_row = weighing.weights.iter().position(weighs).unwrap_or(0);
         let end_row = weighing.weights.iter().rposition(weighs).map_or(0, |row| row + 1);
@@ -181,12 +187,15 @@ impl Fast for Hopper {
             group: (shape.heads / shape.kv_heads) as u32,
             tokens: shape.tokens as u32,
             scale,
-            unused: [0; 14],
+            first,
+            end,
+            unused: [0; 6],
         };
         let tiles = |part: &Stretch| part.keys.div_ceil(BLOCK_KEYS);
         let items = shape.heads * stretches.iter().flatten().map(tiles).sum::<usize>();
         shared.run(&Launch {
-            kernel: kernels.masses,
+            // Narrower heads are the copy engine's affair alone.
+            kernel: kernels.masses.of(first == [0; 2]),
             grid: [blocks(shared, items), 1, 1],
             threads: 3 * WARPGROUP,
             shared_bytes: kernels.masses_bytes(),
@@ -422,7 +431,7 @@ mod tests {
     #[test]
     fn lengths_around_a_tile() {
         for (tokens, past_keys) in [(17, 0), (64, 128), (129, 127), (193, 1), (130, 257)] {
-            for head_dim in [64, 128, 256] {
+            for head_dim in [64, 128, 256, 56, 80, 136, 192] {
                 let shape = Shape { heads: 2, kv_heads: 1, tokens, head_dim };
                 check(shape, past_keys, &vec![1.0; tokens]);
             }

@@ -1,9 +1,10 @@
 //! Attention of many rows on tensor cores: what is asked of the kernels that a chip has of its
 //! own (`attention90.rs`, `attention80.rs`).
 //!
-//! Everything here is bf16 beside f32 sums, and no model window. Addresses are those of arrays in
-//! device memory, row-major, aligned to 256 bytes. Rows see own keys causally and past keys
-//! without a mask; who stands behind this seam reads no position and no table.
+//! Everything here is bf16 beside f32 sums, without caps and slopes. Addresses are those of arrays
+//! in device memory, row-major, aligned to 256 bytes. Rows see own keys causally and all past keys,
+//! of either only a tail where windows or blocks bound it; who stands behind this seam reads no
+//! position and no table.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(super) struct Shape {
     pub(super) kv_heads: usize,
     /// T, at least 1.
     pub(super) tokens: usize,
-    /// D.
+    /// D, at most that of a kernel.
     pub(super) head_dim: usize,
 }
 
@@ -36,6 +37,16 @@ pub(super) struct Rows {
     pub(super) scale: f32,
 }
 
+/// What rows see of keys where a window or blocks bound it: which keys are too far back. Both
+/// arrays are u32 and never fall along a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// `[kv_heads, tokens]`: the first key that each row sees; as many as keys for none.
+    pub(super) first: Address,
+    /// `[kv_heads, keys]`: the first row that does not see a key any more.
+    pub(super) end: Address,
+}
+
 /// Keys with their values: at least one, key j of KV head g in row `g * cells + j`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
@@ -47,6 +58,20 @@ pub(super) struct Stretch {
     pub(super) keys: usize,
     /// Rows of each KV head, at least `keys`; what is behind the keys may be NaN.
     pub(super) cells: usize,
+    /// `None`: no key is too far back.
+    pub(super) sight: Option<Sight>,
+}
+
+impl Stretch {
+    /// What [`Sight::first`] is of each, own and past; 0 where there is none.
+    pub(super) fn firsts(parts: [Option<Self>; 2]) -> [u64; 2] {
+        parts.map(|part| part.and_then(|it| it.sight).map_or(0, |it| it.first.0))
+    }
+
+    /// The same of [`Sight::end`].
+    pub(super) fn ends(parts: [Option<Self>; 2]) -> [u64; 2] {
+        parts.map(|part| part.and_then(|it| it.sight).map_or(0, |it| it.end.0))
+    }
 }
 
 /// A partial state ([`crate::AttentionState`]), f32.
@@ -94,9 +119,9 @@ pub(super) struct Pass {
     pub(super) rows: Rows,
     /// Where to go on; `None`: nothing has been seen.
     pub(super) from: Option<StateAt>,
-    /// As many keys as rows, row t sees keys `0..=t`.
+    /// As many keys as rows, row t sees keys `0..=t` within sight.
     pub(super) own: Option<Stretch>,
-    /// Every row sees every key.
+    /// Every row sees every key within sight.
     pub(super) past: Option<Stretch>,
     pub(super) goal: Goal,
 }
@@ -115,9 +140,9 @@ pub(super) struct Columns {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weighing<'a> {
     pub(super) rows: Rows,
-    /// As many keys as rows, row t sees keys `0..=t`.
+    /// As many keys as rows, row t sees keys `0..=t` within sight.
     pub(super) own: Option<Columns>,
-    /// Every row sees every key.
+    /// Every row sees every key within sight.
     pub(super) past: Option<Columns>,
     /// `[heads, tokens]` f32, of the merged state; a row of -inf spends nothing.
     pub(super) lse: Address,
@@ -125,6 +150,25 @@ pub(super) struct Weighing<'a> {
     pub(super) row_weights: Address,
     /// The same on the host: rows of weight 0 at the front need not be looked at.
     pub(super) weights: &'a [f32],
+}
+
+/// One kernel twice: for heads of its own size over all keys, and for heads as wide or narrower
+/// whose rows may lose sight of keys. They give the same bits.
+pub(super) struct ByShape {
+    pub(super) whole: &'static str,
+    pub(super) any: &'static str,
+}
+
+/// Whether a kernel for heads of `widest` elements takes those of `head_dim`: rows are whole chunks
+/// of 16 bytes.
+pub(super) fn serves_heads(head_dim: usize, widest: usize) -> bool {
+    (1..=widest).contains(&head_dim) && head_dim.is_multiple_of(8)
+}
+
+impl ByShape {
+    pub(super) fn of(&self, is_whole: bool) -> &'static str {
+        if is_whole { self.whole } else { self.any }
+    }
 }
 
 /// A chip's own kernels. Both calls enqueue and return; sums that are not finite are reported

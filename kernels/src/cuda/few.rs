@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Shared;
 use super::device::Launch;
+use super::fast::{self, ByShape};
 use super::operands::{Output, PlacedKeys, PlacedQueries, PlacedState, Votes};
 use super::params::attention::{
     FewAttention, FewColumns, FewCombine, FewMasses, FewStretch, KeyArrays, StateArrays,
@@ -31,9 +32,10 @@ pub(super) fn serves(queries: &Queries<'_>, kv_heads: usize, dtype: KvDtype) -> 
         && q.heads / kv_heads * q.tokens <= ROWS
 }
 
-/// The kernel for heads of one size, as `few.cu` has it.
+/// The kernel for heads of one size and narrower ones, as `few.cu` has it.
 struct Plan {
-    kernel: &'static str,
+    kernel: ByShape,
+    /// Of the widest.
     head_dim: usize,
     warps: usize,
     stages: usize,
@@ -41,12 +43,14 @@ struct Plan {
 
 impl Plan {
     fn of(head_dim: usize) -> Option<Self> {
-        let (kernel, warps, stages) = match head_dim {
-            64 => ("few_attention_64", 4, 3),
-            128 => ("few_attention_128", 4, 2),
-            256 => ("few_attention_256", 2, 2),
-            _ => return None,
-        };
+        let named = |whole, any| ByShape { whole, any };
+        let of_64 = named("few_attention_64", "few_attention_64_any");
+        let of_128 = named("few_attention_128", "few_attention_128_any");
+        let of_256 = named("few_attention_256", "few_attention_256_any");
+        let all = [(of_64, 64, 4, 3), (of_128, 128, 4, 2), (of_256, 256, 2, 2)];
+        let wide_enough = |widest: usize| fast::serves_heads(head_dim, widest);
+        let (kernel, head_dim, warps, stages) =
+            all.into_iter().find(|&(_, widest, _, _)| wide_enough(widest))?;
         Some(Self { kernel, head_dim, warps, stages })
     }
 
@@ -98,7 +102,7 @@ impl<'a> Few<'a> {
         let kv_heads = keys.iter().flatten().map(|keys| keys.kv_heads()).next().unwrap_or(1);
         let params = FewAttention { queries: rows.array(), stretches, parts: parts.arrays() };
         shared.run(&Launch {
-            kernel: plan.kernel,
+            kernel: plan.kernel.of(q.head_dim == plan.head_dim),
             grid: [splits as u32, kv_heads as u32, 1],
             threads: 32 * plan.warps as u32,
             shared_bytes: plan.shared_bytes(),

@@ -57,6 +57,7 @@ mod prepare;
 mod recurrent;
 pub(crate) mod resident;
 mod selection;
+mod sight;
 #[cfg(feature = "cuda")]
 mod table;
 

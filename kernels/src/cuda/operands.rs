@@ -7,10 +7,11 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::device::Address;
-use super::fast::{self, StateAt, Stretch};
+use super::fast::{self, Sight, StateAt, Stretch};
 use super::in_order::lay_in_order;
 use super::params::attention::{KeyArrays, QueryArray, StateArrays};
 use super::resident::{OnDevice, Rounded};
+use super::sight::Found;
 use super::{Cuda, Shared};
 use crate::array::Array;
 use crate::backend::{BackendError, Queries};
@@ -150,25 +151,23 @@ impl<'a> PlacedQueries<'a> {
         Some(fast::Rows { shape, q: Address(q.address()), scale })
     }
 
-    /// Whether row t sees keys `0..=t` of as many as rows.
+    /// Whether row t sees keys `0..=t` of as many as rows, but for those too far back.
     pub(super) fn see_causally(&self, keys: &PlacedKeys) -> bool {
         let Queries { q, start, .. } = self.queries;
         keys.len() == q.tokens
-            && keys.within.as_ref().is_some_and(|within| {
-                *within == (start..start + q.tokens as u32) && self.reach_back_to(within.start)
-            })
+            && keys.within.as_ref().is_some_and(|it| *it == (start..start + q.tokens as u32))
     }
 
-    /// Whether every row sees every key.
+    /// Whether every row sees every key, but for those too far back.
     pub(super) fn see_all(&self, keys: &PlacedKeys) -> bool {
-        keys.within.as_ref().is_some_and(|within| {
-            within.end <= self.queries.start.saturating_add(1) && self.reach_back_to(within.start)
-        })
+        let end = self.queries.start.saturating_add(1);
+        keys.within.as_ref().is_some_and(|within| within.end <= end)
     }
 
-    /// Whether no window hides what stands from `position` on from the last row.
-    fn reach_back_to(&self, position: u32) -> bool {
-        *self.queries.sight(self.queries.q.tokens - 1).start() <= position
+    /// Whether any key may be too far back for the last row, and so for others.
+    fn lose_sight_of(&self, keys: &PlacedKeys) -> bool {
+        let first = *self.queries.sight(self.queries.q.tokens - 1).start();
+        keys.within.as_ref().is_none_or(|within| within.start < first)
     }
 }
 
@@ -185,6 +184,8 @@ pub(super) struct PlacedKeys {
     within: Option<Range<u32>>,
     /// k and v without a table, once somebody has asked for them.
     laid: OnceCell<[OnDevice<bf16>; 2]>,
+    /// What the rows that look at them see of them, once somebody has asked for it.
+    sight: OnceCell<Found>,
 }
 
 impl PlacedKeys {
@@ -199,6 +200,7 @@ impl PlacedKeys {
             cells: keys.k.tokens,
             within: within(keys),
             laid: OnceCell::new(),
+            sight: OnceCell::new(),
         })
     }
 
@@ -233,12 +235,17 @@ impl PlacedKeys {
     }
 
     /// As kernels of bf16 take them that read neither: in order, which costs a copy where they
-    /// are not. `None` for f32.
-    pub(super) fn stretch(&self, shared: &Arc<Shared>) -> Result<Option<Stretch>, BackendError> {
+    /// are not. `None` for f32. Always for the same rows.
+    pub(super) fn stretch(
+        &self,
+        shared: &Arc<Shared>,
+        rows: &PlacedQueries<'_>,
+    ) -> Result<Option<Stretch>, BackendError> {
         let (Elements::Bf16(k), Elements::Bf16(v)) = (&self.k, &self.v) else { return Ok(None) };
+        let sight = self.sight(shared, rows)?;
         let at = |k: &OnDevice<bf16>, v: &OnDevice<bf16>, cells| {
             let (k, v) = (Address(k.address()), Address(v.address()));
-            Some(Stretch { k, v, keys: self.keys, cells })
+            Some(Stretch { k, v, keys: self.keys, cells, sight })
         };
         let Some(table) = &self.table else { return Ok(at(k, v, self.cells)) };
         if self.laid.get().is_none() {
@@ -246,6 +253,22 @@ impl PlacedKeys {
             self.laid.get_or_init(|| made);
         }
         Ok(self.laid.get().and_then(|[k, v]| at(k, v, self.keys)))
+    }
+
+    fn sight(
+        &self,
+        shared: &Arc<Shared>,
+        rows: &PlacedQueries<'_>,
+    ) -> Result<Option<Sight>, BackendError> {
+        if !rows.lose_sight_of(self) {
+            return Ok(None);
+        }
+        if self.sight.get().is_none() {
+            let size = [self.kv_heads, self.keys];
+            let found = Found::new(shared, rows.array(), &self.positions, size)?;
+            self.sight.get_or_init(|| found);
+        }
+        Ok(self.sight.get().map(Found::at))
     }
 }
 

@@ -105,6 +105,17 @@ pub(crate) struct LayInOrder {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FindSight {
+    pub(crate) queries: QueryArray,
+    pub(crate) positions: u64,
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    pub(crate) keys: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(crate) struct FewStretch {
     pub(crate) keys: KeyArrays,
     pub(crate) logits: u64,

@@ -28,6 +28,9 @@ pub(crate) struct Attention80 {
     pub(crate) group: u32,
     pub(crate) tokens: u32,
     pub(crate) scale: f32,
+    pub(crate) first: [u64; 2],
+    pub(crate) head_dim: u32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]
@@ -52,4 +55,7 @@ pub(crate) struct Masses80 {
     pub(crate) tokens: u32,
     pub(crate) first_row: u32,
     pub(crate) scale: f32,
+    pub(crate) end: [u64; 2],
+    pub(crate) head_dim: u32,
+    pub(crate) unused: u32,
 }

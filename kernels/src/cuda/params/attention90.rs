@@ -21,7 +21,9 @@ pub(crate) struct HopperAttention {
     pub(crate) group: u32,
     pub(crate) tokens: u32,
     pub(crate) scale: f32,
-    pub(crate) unused: [u32; 10],
+    pub(crate) first: [u64; 2],
+    pub(crate) head_dim: u32,
+    pub(crate) unused: [u32; 5],
 }
 
 #[repr(C)]
@@ -40,7 +42,9 @@ pub(crate) struct HopperMasses {
     pub(crate) group: u32,
     pub(crate) tokens: u32,
     pub(crate) scale: f32,
-    pub(crate) unused: [u32; 14],
+    pub(crate) first: [u64; 2],
+    pub(crate) end: [u64; 2],
+    pub(crate) unused: [u32; 6],
 }
 
 #[repr(C)]
