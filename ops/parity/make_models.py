@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 import few_bits
 import gguf_files
 import own_code
+import wrapped
 
 TOKENS = 75
 TINY = dict(vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -635,6 +636,9 @@ INSIDE = {
         **QWEN_IDS)),
 }
 GEMMA3_INSIDE = 'gemma3-inside'
+# The same around models of other families.
+WRAPPED = wrapped.models(MODELS, MROPE)
+INSIDE.update(WRAPPED)
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe', 'glm4-moe',
@@ -674,6 +678,8 @@ def make(name):
         config = getattr(transformers, config_class)(text_config={**TINY, **changes}, **whole)
         if name != GEMMA3_INSIDE:
             kind = transformers.AutoModelForImageTextToText
+        if name in WRAPPED:
+            kind = transformers.AutoModelForMultimodalLM
     else:
         config_class, changes = MODELS[name]
         config = getattr(transformers, config_class)(**{**TINY, **changes})
@@ -779,10 +785,13 @@ def hf_cases(cases, name):
         old_sarvam(cases, name)
     if name == 'qwen2':
         for other in INSIDE:
-            if other != GEMMA3_INSIDE:
+            if other != GEMMA3_INSIDE and other not in WRAPPED:
                 cases.folder(other, make(other))
     if name == 'nemotron-h':
         old_nemotron_h(cases, name)
+    if name == 'llama-gqa':
+        for other in WRAPPED:
+            wrapped.add(cases, other, make)
     if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe', 'nemotron-h-moe'):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
@@ -1129,6 +1138,7 @@ def shrink():
     MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['helium'][1]['head_dim'] = 8  # its heads are as wide as the model
     MROPE['mrope_section'] = [1, 1, 2]
+    wrapped.HALF['mrope_section'] = [1, 1, 0]
     MODELS['dots1'][1]['max_window_layers'] = 1
     MODELS['minimax-m2'][1]['rotary_dim'] = 8
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
@@ -1284,6 +1294,9 @@ def fixture_cases(cases):
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside',
                  'qwen35-inside'):
         cases.folder(name, make(name))
+    for name in ('llava-inside', 'smolvlm-inside', 'glm4v-inside', 'qwen3-vl-moe-inside',
+                 'qwen25-omni-inside', 'voxtral-inside'):
+        wrapped.add(cases, name, make)
     eight_bits(cases, 'qwen3-next')
     narrow_case(cases, 'qwen35-moe', torch.float16)
     narrow_case(cases, 'lfm2-biases', torch.float16)

@@ -24,6 +24,7 @@ mod refused;
 mod relatives;
 mod ropes;
 mod scales;
+mod wrapped;
 
 use std::path::Path;
 
@@ -193,7 +194,7 @@ fn default_interval() -> usize {
 
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
-    let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
+    let value = wrapped::unwrapped(read_json(path, CONFIG_BYTES_MAX)?);
     let unsupported = |what, name: &str, supported| unsupported(path, what, name, supported);
     // First of all: other architectures' files have other fields.
     let architecture = architecture_of(&value).to_owned();

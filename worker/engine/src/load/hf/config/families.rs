@@ -41,7 +41,12 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
-     Qwen3_5MoeForConditionalGeneration";
+     Qwen3_5MoeForConditionalGeneration, and of others, where the text model inside is one of \
+     these: AyaVision, Cohere2Vision, DeepseekVL, DeepseekVLHybrid, Exaone4_5_, FastVlm, Glm46V, \
+     Glm4v, Glm4vMoe, Idefics2, Idefics3, InternVL, Janus, KimiK25, Lfm2Vl, Llava, LlavaNext, \
+     LlavaNextVideo, LlavaOnevision, Ovis2, PerceptionLM, Qwen2Audio, Qwen3OmniMoe, Qwen3VLMoe, \
+     SmolVLM, VideoLlama3, VideoLlava, VipLlava, Voxtral (all ForConditionalGeneration), \
+     InternVLChatModel, Qwen2_5OmniModel";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
