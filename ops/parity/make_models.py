@@ -550,6 +550,13 @@ MODELS.update({
     'nemotron-h-moe-groups': ('NemotronHConfig', dict(
         layers_block_type=parts('M-*EM'), n_routed_experts=8, n_group=4, topk_group=2,
         moe_shared_expert_intermediate_size=40, norm_topk_prob=False, **NEMOTRON_H, **MOE)),
+    # All of whose layers do.
+    'mamba2': ('Mamba2Config', dict(
+        num_heads=8, head_dim=16, state_size=12, n_groups=2, chunk_size=16)),
+    'mamba2-biases': ('Mamba2Config', dict(
+        num_heads=16, head_dim=8, state_size=20, n_groups=1, chunk_size=16, conv_kernel=3,
+        use_bias=True, use_conv_bias=False, tie_word_embeddings=True,
+        time_step_limit=[0.3, 0.9])),
     'lfm3': ('Lfm3Config', dict(
         head_dim=32, num_hidden_layers=5, sliding_window=9, pad_token_id=0,
         rope_parameters=LFM3_ROPE)),
@@ -1182,6 +1189,7 @@ def shrink():
         'linear_attention', 'sliding_attention', 'full_attention'])
     for name in ('falcon-h1', 'falcon-h1-norms', 'falcon-h1-plain'):
         MODELS[name][1].update(mamba_d_ssm=64, mamba_d_head=8)  # whole blocks of Q8_0
+    MODELS['mamba2-biases'][1].update(num_heads=4)
     MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
     MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -1311,6 +1319,7 @@ def fixture_cases(cases):
     gguf_case(cases, 'falcon-h1-plain', 'Q8_0')
     narrow_case(cases, 'nemotron-h-biases', torch.bfloat16)
     gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
+    narrow_case(cases, 'mamba2-biases', torch.bfloat16)
     narrow_case(cases, 'lfm3', torch.bfloat16)
     narrow_case(cases, 'olmo-hybrid', torch.float16)
     narrow_case(cases, 'vaultgemma', torch.float16)

@@ -14,6 +14,7 @@ mod inside;
 mod latent;
 mod layers;
 mod llama4;
+mod mamba2;
 mod nemotron_h;
 mod newer;
 mod older;

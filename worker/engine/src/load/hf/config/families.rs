@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{alibi, cohere_compass, falcon_h1, inside, nemotron_h, newer, older, relatives};
+use super::{
+    alibi, cohere_compass, falcon_h1, inside, mamba2, nemotron_h, newer, older, relatives,
+};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -31,7 +33,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
      Lfm3ForCausalLM, BambaForCausalLM, FalconH1ForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, BitNetForCausalLM, \
+     NemotronHForCausalLM, Mamba2ForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, \
+     BitNetForCausalLM, \
      SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
      and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
@@ -235,7 +238,7 @@ fn tabled() -> impl Iterator<Item = &'static Tabled> {
 }
 
 /// Models some of whose layers remember in a state.
-const HYBRIDS: [Tabled; 13] = [
+const HYBRIDS: [Tabled; 14] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -249,6 +252,7 @@ const HYBRIDS: [Tabled; 13] = [
     ("falcon_h1", falcon_h1::FALCON_H1, Family::FalconH1),
     ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
     ("nemotron_h", nemotron_h::NEMOTRON_H, Family::NemotronH),
+    ("mamba2", mamba2::MAMBA2, Family::NemotronH),
 ];
 
 impl Family {
