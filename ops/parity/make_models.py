@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 import few_bits
 import gguf_files
 import own_code
+import wrapped
 
 TOKENS = 75
 TINY = dict(vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -549,6 +550,13 @@ MODELS.update({
     'nemotron-h-moe-groups': ('NemotronHConfig', dict(
         layers_block_type=parts('M-*EM'), n_routed_experts=8, n_group=4, topk_group=2,
         moe_shared_expert_intermediate_size=40, norm_topk_prob=False, **NEMOTRON_H, **MOE)),
+    # All of whose layers do.
+    'mamba2': ('Mamba2Config', dict(
+        num_heads=8, head_dim=16, state_size=12, n_groups=2, chunk_size=16)),
+    'mamba2-biases': ('Mamba2Config', dict(
+        num_heads=16, head_dim=8, state_size=20, n_groups=1, chunk_size=16, conv_kernel=3,
+        use_bias=True, use_conv_bias=False, tie_word_embeddings=True,
+        time_step_limit=[0.3, 0.9])),
     'lfm3': ('Lfm3Config', dict(
         head_dim=32, num_hidden_layers=5, sliding_window=9, pad_token_id=0,
         rope_parameters=LFM3_ROPE)),
@@ -635,6 +643,9 @@ INSIDE = {
         **QWEN_IDS)),
 }
 GEMMA3_INSIDE = 'gemma3-inside'
+# The same around models of other families.
+WRAPPED = wrapped.models(MODELS, MROPE)
+INSIDE.update(WRAPPED)
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-64', 'granite-moe', 'glm4-moe',
@@ -674,6 +685,8 @@ def make(name):
         config = getattr(transformers, config_class)(text_config={**TINY, **changes}, **whole)
         if name != GEMMA3_INSIDE:
             kind = transformers.AutoModelForImageTextToText
+        if name in WRAPPED:
+            kind = transformers.AutoModelForMultimodalLM
     else:
         config_class, changes = MODELS[name]
         config = getattr(transformers, config_class)(**{**TINY, **changes})
@@ -779,10 +792,13 @@ def hf_cases(cases, name):
         old_sarvam(cases, name)
     if name == 'qwen2':
         for other in INSIDE:
-            if other != GEMMA3_INSIDE:
+            if other != GEMMA3_INSIDE and other not in WRAPPED:
                 cases.folder(other, make(other))
     if name == 'nemotron-h':
         old_nemotron_h(cases, name)
+    if name == 'llama-gqa':
+        for other in WRAPPED:
+            wrapped.add(cases, other, make)
     if name in ('qwen3-moe', 'qwen35-moe', 'lfm2-moe', 'nemotron-h-moe'):
         stacked_experts(cases, name)
     if name == 'gpt-oss':
@@ -1129,6 +1145,7 @@ def shrink():
     MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['helium'][1]['head_dim'] = 8  # its heads are as wide as the model
     MROPE['mrope_section'] = [1, 1, 2]
+    wrapped.HALF['mrope_section'] = [1, 1, 0]
     MODELS['dots1'][1]['max_window_layers'] = 1
     MODELS['minimax-m2'][1]['rotary_dim'] = 8
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
@@ -1172,6 +1189,7 @@ def shrink():
         'linear_attention', 'sliding_attention', 'full_attention'])
     for name in ('falcon-h1', 'falcon-h1-norms', 'falcon-h1-plain'):
         MODELS[name][1].update(mamba_d_ssm=64, mamba_d_head=8)  # whole blocks of Q8_0
+    MODELS['mamba2-biases'][1].update(num_heads=4)
     MODELS['lfm2-moe'][1].update(num_hidden_layers=2, layer_types=['conv', 'full_attention'])
     MODELS['granite4-moe-whole'][1].update(num_hidden_layers=2, layer_types=[
         'linear_attention', 'full_attention'])
@@ -1284,6 +1302,9 @@ def fixture_cases(cases):
     for name in ('mistral3-inside', 'mistral4-inside', 'qwen25-vl-inside', 'qwen3-vl-inside',
                  'qwen35-inside'):
         cases.folder(name, make(name))
+    for name in ('llava-inside', 'smolvlm-inside', 'glm4v-inside', 'qwen3-vl-moe-inside',
+                 'qwen25-omni-inside', 'voxtral-inside'):
+        wrapped.add(cases, name, make)
     eight_bits(cases, 'qwen3-next')
     narrow_case(cases, 'qwen35-moe', torch.float16)
     narrow_case(cases, 'lfm2-biases', torch.float16)
@@ -1298,6 +1319,7 @@ def fixture_cases(cases):
     gguf_case(cases, 'falcon-h1-plain', 'Q8_0')
     narrow_case(cases, 'nemotron-h-biases', torch.bfloat16)
     gguf_case(cases, 'nemotron-h-moe', 'Q8_0')
+    narrow_case(cases, 'mamba2-biases', torch.bfloat16)
     narrow_case(cases, 'lfm3', torch.bfloat16)
     narrow_case(cases, 'olmo-hybrid', torch.float16)
     narrow_case(cases, 'vaultgemma', torch.float16)

@@ -277,10 +277,11 @@ impl Shared {
 }
 
 /// Tokens that the worker is given keys of: as many as its pool holds, which has room for
-/// [`limits::PAGE_TOKENS`] at once, and as it was told.
+/// [`limits::PAGE_TOKENS`] at once, and as it was told. Without any layer that has keys a token
+/// counts a byte, as where its state is counted in tokens.
 fn pool_tokens(options: &WorkerOptions, pool: Option<&Pool>, token_bytes: u64) -> u64 {
     const { assert!(PAGE_CELLS as u64 == limits::PAGE_TOKENS) };
-    let pages = |pool: &Pool| pool.usage().bytes() / (limits::PAGE_TOKENS * token_bytes);
+    let pages = |pool: &Pool| pool.usage().bytes() / (limits::PAGE_TOKENS * token_bytes.max(1));
     let fit = pool.map_or(u64::MAX, |pool| pages(pool) * limits::PAGE_TOKENS);
     options.pool_tokens.min(fit)
 }

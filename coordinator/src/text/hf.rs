@@ -196,10 +196,12 @@ fn described_tokens(texts: &Value) -> BTreeMap<u64, AddedToken> {
 
 /// Of a model that reads more than text, what is said of the one inside that does.
 fn text_model(config: &Value) -> &Value {
-    match &config["text_config"] {
-        text @ Value::Object(_) => text,
+    let whole = match &config["thinker_config"] {
+        thinker @ Value::Object(_) => thinker,
         _ => config,
-    }
+    };
+    let inside = ["text_config", "llm_config"].map(|name| &whole[name]);
+    inside.into_iter().find(|text| text.is_object()).unwrap_or(config)
 }
 
 /// Positions of a model that was made for `most`: rotary embeddings may be scaled. Gemma 3 and

@@ -136,8 +136,8 @@ impl ModelShape {
         Refusal::unless_within("kv_heads", self.kv_heads, 1, self.heads)?;
         Refusal::unless_within("head_dim", self.head_dim, 2, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("ffn", self.ffn, 1, limits::WIDTH_MAX)?;
-        Refusal::unless_within("recurrent_layers", self.recurrent_layers, 0, self.layers - 1)?;
-        let most = self.layers - self.recurrent_layers - 1;
+        Refusal::unless_within("recurrent_layers", self.recurrent_layers, 0, self.layers)?;
+        let most = (self.layers - self.recurrent_layers).saturating_sub(1);
         Refusal::unless_within("kv_shared_layers", self.kv_shared_layers, 0, most)?;
         let most = if self.recurrent_layers == 0 { 0 } else { limits::STATE_BYTES_MAX };
         Refusal::unless_within("state_bytes", self.state_bytes, 0, most)?;
@@ -208,6 +208,9 @@ mod tests {
         assert_eq!(sharing.kv_bytes(10, KvDtype::Bf16), 2 * 2 * 2 * 64 * 10 * 2);
         check(ModelShape { kv_shared_layers: 6, ..good.clone() }, "kv_shared_layers");
         check(ModelShape { recurrent_layers: 2, ..sharing }, "kv_shared_layers");
+        let all = ModelShape { recurrent_layers: 6, state_bytes: 96, ..good.clone() };
+        assert_eq!((all.validate(), all.kv_bytes(10, KvDtype::Bf16)), (Ok(()), 0));
+        check(ModelShape { recurrent_layers: 7, ..all }, "recurrent_layers");
         let wide = WideHeads { layers: 2, kv_heads: 1, head_dim: 128 };
         let with = |wide| ModelShape { wide, ..good.clone() };
         assert_eq!(with(wide).validate(), Ok(()));

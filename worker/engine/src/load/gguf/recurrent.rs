@@ -356,10 +356,6 @@ mod tests {
         };
         check(Architecture::Qwen35, &|file, _| file, "qwen35.ssm.conv_kernel");
         check(Architecture::Lfm2, &|file, name| kv_heads_of(file, name, &[0, 2]), "count = 2");
-        let all = |file: Writer, name: &str| {
-            kv_heads_of(file, name, &[0; 4]).u32(&format!("{name}.shortconv.l_cache"), 3)
-        };
-        check(Architecture::Lfm2, &all, "recurrent_layers = 4");
         let odd = |file: Writer, name: &str| {
             let key = |key: &str| format!("{name}.ssm.{key}");
             let file = file.u32(&key("conv_kernel"), 3).u32(&key("group_count"), 2);

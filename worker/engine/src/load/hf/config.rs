@@ -14,6 +14,7 @@ mod inside;
 mod latent;
 mod layers;
 mod llama4;
+mod mamba2;
 mod nemotron_h;
 mod newer;
 mod older;
@@ -24,6 +25,7 @@ mod refused;
 mod relatives;
 mod ropes;
 mod scales;
+mod wrapped;
 
 use std::path::Path;
 
@@ -193,7 +195,7 @@ fn default_interval() -> usize {
 
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
-    let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
+    let value = wrapped::unwrapped(read_json(path, CONFIG_BYTES_MAX)?);
     let unsupported = |what, name: &str, supported| unsupported(path, what, name, supported);
     // First of all: other architectures' files have other fields.
     let architecture = architecture_of(&value).to_owned();

@@ -13,6 +13,7 @@ mod llama4;
 mod olmo_hybrid;
 mod packed;
 mod phi4;
+mod qwen3_vl;
 mod rope;
 mod safetensors;
 mod shards;
@@ -36,6 +37,18 @@ const CONFIG: &str = "config.json";
 /// More than any configuration has.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
+/// What stands before the names of a text model inside of another.
+const WRAPPED: [(&str, &str); 8] = [
+    ("language_model.", ""),
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),             // SmolVLM's
+    ("llm.", ""),                                // Ovis'
+    ("thinker.model.language_model.", "model."), // that of Qwen Omni
+    ("thinker.language_model.", ""),
+    ("thinker.model.", "model."),
+    ("thinker.lm_head.", "lm_head."),
+];
+
 /// Loads the model in `folder`.
 pub(crate) fn load(
     folder: &Path,
@@ -50,7 +63,7 @@ pub(crate) fn load(
     let (mut decoder, quantized) = config::read(&config)?;
     let shards = shards::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
-    checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
+    checkpoint.lift(&WRAPPED);
     lift_base(&mut checkpoint);
     if decoder.family == Family::Gemma4 {
         checkpoint.open("moe"); // as some quantised files have it
@@ -67,6 +80,9 @@ pub(crate) fn load(
     }
     if decoder.family == Family::Llama4 {
         llama4::take_apart(&mut checkpoint, &decoder)?;
+    }
+    if decoder.family == Family::Qwen3Moe {
+        qwen3_vl::take_apart(&mut checkpoint, &decoder)?;
     }
     if let (Family::AxK1, Some(experts)) = (decoder.family, &mut decoder.experts) {
         experts.bias = checkpoint.has_some(names::HF_AX_K1.experts.bias);

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{alibi, cohere_compass, falcon_h1, inside, nemotron_h, newer, older, relatives};
+use super::{
+    alibi, cohere_compass, falcon_h1, inside, mamba2, nemotron_h, newer, older, relatives,
+};
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
 
@@ -31,7 +33,8 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      InternLM2ForCausalLM, MiniCPMForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
      Qwen3_5MoeForCausalLM, LaraMiniForCausalLM, Lfm2ForCausalLM, Lfm2MoeForCausalLM, \
      Lfm3ForCausalLM, BambaForCausalLM, FalconH1ForCausalLM, OlmoHybridForCausalLM, \
-     NemotronHForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, BitNetForCausalLM, \
+     NemotronHForCausalLM, Mamba2ForCausalLM, PhimoeForCausalLM, DbrxForCausalLM, \
+     BitNetForCausalLM, \
      SarvamMoEForCausalLM, SarvamMLAForCausalLM, Phi4MultimodalForCausalLM, Phi4MMForCausalLM, \
      Apertus1p5TextForCausalLM, CohereCompassForCausalLM, \
      and what reads text of Apertus1p5ForConditionalGeneration, AriaForConditionalGeneration, \
@@ -41,7 +44,12 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      Mistral3ForConditionalGeneration (Ministral 3 and Mistral 4 too), \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration, Qwen3_5ForConditionalGeneration, \
-     Qwen3_5MoeForConditionalGeneration";
+     Qwen3_5MoeForConditionalGeneration, and of others, where the text model inside is one of \
+     these: AyaVision, Cohere2Vision, DeepseekVL, DeepseekVLHybrid, Exaone4_5_, FastVlm, Glm46V, \
+     Glm4v, Glm4vMoe, Idefics2, Idefics3, InternVL, Janus, KimiK25, Lfm2Vl, Llava, LlavaNext, \
+     LlavaNextVideo, LlavaOnevision, Ovis2, PerceptionLM, Qwen2Audio, Qwen3OmniMoe, Qwen3VLMoe, \
+     SmolVLM, VideoLlama3, VideoLlava, VipLlava, Voxtral (all ForConditionalGeneration), \
+     InternVLChatModel, Qwen2_5OmniModel";
 
 /// The architecture of a model: which its file says, or where that is none, or one without a head,
 /// what transformers makes of models of its type.
@@ -230,7 +238,7 @@ fn tabled() -> impl Iterator<Item = &'static Tabled> {
 }
 
 /// Models some of whose layers remember in a state.
-const HYBRIDS: [Tabled; 13] = [
+const HYBRIDS: [Tabled; 14] = [
     ("qwen3_next", "Qwen3NextForCausalLM", Family::Qwen3Next),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", Family::Qwen35),
     ("qwen3_5", inside::QWEN35, Family::Qwen35),
@@ -244,6 +252,7 @@ const HYBRIDS: [Tabled; 13] = [
     ("falcon_h1", falcon_h1::FALCON_H1, Family::FalconH1),
     ("olmo_hybrid", "OlmoHybridForCausalLM", Family::OlmoHybrid),
     ("nemotron_h", nemotron_h::NEMOTRON_H, Family::NemotronH),
+    ("mamba2", mamba2::MAMBA2, Family::NemotronH),
 ];
 
 impl Family {

@@ -4,7 +4,7 @@ use aqueduct_core::limits;
 use serde_json::{Map, Value, json};
 
 use super::families::Tabled;
-use super::{alibi, dbrx, falcon_h1, nemotron_h, phimoe};
+use super::{alibi, dbrx, falcon_h1, mamba2, nemotron_h, phimoe};
 use crate::load::decoder::Family;
 
 pub(super) const FALCON: &str = "FalconForCausalLM";
@@ -59,6 +59,7 @@ pub(super) fn rename(fields: &mut Map<String, Value>, architecture: &str) -> Res
         alibi::BLOOM => alibi::bloom(fields),
         alibi::MPT | alibi::FIRST_MPT => alibi::mpt(fields),
         nemotron_h::NEMOTRON_H => nemotron_h::rename(fields),
+        mamba2::MAMBA2 => mamba2::rename(fields),
         falcon_h1::FALCON_H1 => falcon_h1::rename(fields),
         dbrx::DBRX => dbrx::rename(fields),
         phimoe::PHIMOE => {
