@@ -21,7 +21,7 @@ pub struct ModelShape {
     pub ffn: u32,
     /// Positions that the model was made for; 0 when the model does not say.
     pub max_positions: u32,
-    /// So many of the layers remember in a state of fixed size, and have no keys; fewer than all.
+    /// So many of the layers remember in a state of fixed size, and have no keys.
     pub recurrent_layers: u32,
     /// Bytes of the states of all these.
     pub state_bytes: u64,

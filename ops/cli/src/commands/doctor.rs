@@ -344,13 +344,19 @@ fn described(finding: &Finding) -> String {
                 0 => String::new(),
                 bytes => format!("states        {}, however many tokens\n", report::bytes(*bytes)),
             };
+            let (positions, all) = match max_positions {
+                0 => ("any number of".to_owned(), String::new()),
+                most => {
+                    let bytes = kv_bytes_per_token * u64::from(*most);
+                    (most.to_string(), format!(", {} for all positions", report::bytes(bytes)))
+                }
+            };
             format!(
                 "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
-                 {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
-                 keys, values  {} a token, {} for all positions\n{states}",
+                 {:14}{layers} layers, {vocab} tokens, {positions} positions\n\
+                 keys, values  {} a token{all}\n{states}",
                 "",
                 report::bytes(*kv_bytes_per_token),
-                report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
             )
         }
     }
