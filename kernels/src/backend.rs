@@ -157,6 +157,8 @@ pub enum Op {
     /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
     /// does not reads them too, from a copy.
     Pages,
+    /// The last rows of a block without those before them, with the bits that they have among all.
+    LastRows,
 }
 
 /// What becomes of states; a backend for which that is much work shares it out.

@@ -109,6 +109,7 @@ impl Plan {
             }
             Event::HandedOver { worker, request } => self.handed_over(worker, request),
             Event::Stays { request, stays } => self.stays(request, stays),
+            Event::CameFurther { request } => self.came_further(request),
             Event::DecodeFailed { worker, request, kind, message } => {
                 self.decode_failed(worker, request, kind, message);
             }

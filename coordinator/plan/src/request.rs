@@ -57,8 +57,10 @@ pub(crate) struct Request {
     pub(crate) departure: Option<Departure>,
     /// They have come too far for another home to be told.
     pub(crate) stays: bool,
-    /// Failures that made chunks be done again.
+    /// Failures that made chunks be done again since it came further than ever before.
     pub(crate) disruptions: u32,
+    /// When a worker was lost that counts among them, with those that are lost soon after.
+    pub(crate) lost_at_ms: Option<u64>,
     pub(crate) chunks_retried: u32,
     chunks: Vec<Chunk>,
     epoch: Epoch,
@@ -112,6 +114,7 @@ impl Request {
             departure: None,
             stays: false,
             disruptions: 0,
+            lost_at_ms: None,
             chunks_retried: 0,
             epoch: Epoch::default(),
             frontier: 0,
@@ -303,7 +306,9 @@ impl Request {
             return false;
         }
         self.set(idx, State::Held);
-        self.chunks[idx].was_done = true;
+        if !std::mem::replace(&mut self.chunks[idx].was_done, true) {
+            self.came_further();
+        }
         if self.pass_done() {
             self.frontier_since_ms = now_ms;
         }

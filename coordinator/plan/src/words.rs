@@ -24,7 +24,8 @@ pub struct Limits {
     /// Pools give room for so many tokens at once: keys of one chunk, or of one memory set, take
     /// a multiple of it. At least 1.
     pub page_tokens: u64,
-    /// Failures that one request survives by having chunks done again.
+    /// Failures that one request survives by having chunks done again, until it comes further than
+    /// it was.
     pub retries: u32,
     /// How long after the loss of a worker what the others cannot take over waits for one to
     /// come, before it fails; not longer than until all that were lost are back.
@@ -168,6 +169,11 @@ pub enum Event {
         request: RequestId,
         /// Whether they have.
         stays: bool,
+    },
+    /// A request's completions have come further than they were when their home began.
+    CameFurther {
+        /// The request.
+        request: RequestId,
     },
     /// Decoding could not go on.
     DecodeFailed {

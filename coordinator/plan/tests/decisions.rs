@@ -42,7 +42,7 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
 /// `drain w0`, `undrain w0`, `gone w0 r1` (its completions were handed over), `stays r1` and
-/// `moves r1` (they cannot be, or can again), `tick 500`.
+/// `moves r1` (they cannot be, or can again), `further r1`, `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -124,6 +124,7 @@ fn event(line: &str) -> Event {
             message: "so it is".into(),
         },
         "gone" => Event::HandedOver { worker: worker(), request: request(2) },
+        "further" => Event::CameFurther { request: request(1) },
         "stays" | "moves" => Event::Stays { request: request(1), stays: words[0] == "stays" },
         "stop" => Event::StopChoice { request: request(1), choice: number(words[2]) },
         "cancel" => Event::Cancel { request: request(1) },
@@ -620,6 +621,68 @@ fn retries_are_bounded() {
          peer w0 r1 c0 e2
          = w0: cancel r1
          = r1 unavailable: given up after 3 failures, the last: so it is",
+    );
+}
+
+#[test]
+fn failures_count_until_something_new_is_done() {
+    // Two are survived, and none of what is done for the first time behind them counts them.
+    let twice = "peer w0 r1 c0 e0
+         = w0: assign r1 c0 e1 -> home
+         peer w0 r1 c0 e1
+         = w0: assign r1 c0 e2 -> home";
+    check(&format!(
+        "up w0
+         submit r1 5
+         = w0: assign r1 c0 e0 -> home
+         {twice}
+         done w0 r1 c0 e2
+         = r1 prefilled, 2 retried
+         = w0: decode r1
+         lost w0 r1
+         = w0: assign r1 c0 e3 -> home
+         done w0 r1 c0 e3
+         = w0: decode r1
+         lost w0 r1
+         = w0: assign r1 c0 e4 -> home
+         done w0 r1 c0 e4
+         = w0: decode r1
+         further r1
+         lost w0 r1
+         = w0: assign r1 c0 e5 -> home
+         peer w0 r1 c0 e5
+         = w0: assign r1 c0 e6 -> home
+         peer w0 r1 c0 e6
+         = w0: cancel r1
+         = r1 unavailable: given up after 3 failures, the last: so it is",
+    ));
+}
+
+#[test]
+fn workers_that_are_lost_together_are_one_failure() {
+    check(
+        "up w0
+         up w1
+         submit r1 5
+         = w0: assign r1 c0 e0 -> home
+         down w0
+         = w1: assign r1 c0 e1 -> home
+         up w0
+         down w1
+         = w0: assign r1 c0 e2 -> home
+         up w1
+         tick 100
+         down w0
+         = w1: assign r1 c0 e3 -> home
+         up w0
+         tick 101
+         down w1
+         = w0: assign r1 c0 e4 -> home
+         up w1
+         tick 202
+         down w0
+         = w1: cancel r1
+         = r1 unavailable: given up after 3 failures, the last: a worker was lost",
     );
 }
 

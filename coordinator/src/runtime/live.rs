@@ -76,6 +76,8 @@ pub(crate) struct Live {
     pub(super) retried: u32,
     /// Who decodes it.
     home: Option<WorkerId>,
+    /// Whether its completions have come further there than they were.
+    is_further: bool,
     /// Whether no other home could be told how far its completions came.
     stays: bool,
     choices: Vec<Completion>,
@@ -150,6 +152,7 @@ impl Live {
             redone: 0,
             retried: 0,
             home: None,
+            is_further: false,
             stays: false,
             trace,
             placed: BTreeMap::new(),

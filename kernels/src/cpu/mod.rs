@@ -323,7 +323,7 @@ impl Backend for Cpu {
     fn supports(&self, op: Op) -> bool {
         match op {
             Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
-            Op::Layers | Op::Pages => true,
+            Op::Layers | Op::Pages | Op::LastRows => true,
         }
     }
 

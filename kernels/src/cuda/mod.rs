@@ -350,7 +350,9 @@ impl Backend for Cuda {
                 (1..=attention::HEAD_DIM_MAX).contains(&head_dim) && group > 0
             }
             Op::Layers => true,
-            Op::Pages => false,
+            // Rows that are fewer than their own keys take other kernels, and few rows another
+            // product than many.
+            Op::Pages | Op::LastRows => false,
         }
     }
 

@@ -111,7 +111,7 @@ impl Backend for Reference {
     fn supports(&self, op: Op) -> bool {
         match op {
             Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
-            Op::Layers | Op::Pages => true,
+            Op::Layers | Op::Pages | Op::LastRows => true,
         }
     }
 }

@@ -230,3 +230,28 @@ fn all_workers_may_go_as_long_as_one_comes_back() {
     assert!(seen == want);
     drop(again.join().unwrap());
 }
+
+/// A request survives four losses in a row, and any number between which it comes further.
+#[test]
+fn an_answer_survives_more_losses_than_in_a_row() {
+    const LOSSES: usize = 7;
+    let mut fleet = Fleet::start(6);
+    let memory = json!({ "chunk_tokens": 64, "local": 16, "heavy": 16 });
+    let ask = ask(4_000, memory, json!({ "max_tokens": 1500 }));
+    let coordinator = fleet.coordinator.clone();
+    let want = streamed::answer(&coordinator, &ask, |_| {});
+    let drawn = || coordinator.metric("generation_tokens_total");
+    let (mut losses, mut before) = (0, drawn());
+    let seen = streamed::answer(&coordinator, &ask, |_| {
+        if losses == LOSSES || drawn() <= before {
+            return;
+        }
+        fleet.workers.fill_with(|| None);
+        wait_for("no worker", || (coordinator.metric("workers_up") == 0.0).then_some(()));
+        before = drawn();
+        fleet.workers[0] = Some(worker(&fleet.addresses[0]));
+        losses += 1;
+    });
+    assert_eq!(losses, LOSSES, "the answer was there before");
+    assert!(seen == want);
+}

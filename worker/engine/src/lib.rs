@@ -16,6 +16,7 @@ pub mod rope;
 pub mod sample;
 pub mod seen;
 pub mod shards;
+pub mod want;
 
 pub use decode::{Remembered, Sequence, Turn, decode};
 pub use error::{EngineError, LoadError, PortError};
@@ -23,7 +24,8 @@ pub use inputs::TokenInputs;
 pub use load::{LoadOptions, LoadProgress, WeightDtype};
 pub use model::{Hurry, Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
-pub use prefill::{Block, Prefilled, Want, prefill};
+pub use prefill::{Block, Prefilled, prefill};
 pub use rope::{Rope, Temperature};
 pub use sample::{Sampled, Sampler, logprob_of, sample};
 pub use shards::{Found, Past, ShardPort, ShardStore, prefill_sharded};
+pub use want::Want;

@@ -19,6 +19,7 @@ use crate::error::EngineError;
 use crate::inputs::LayerInputs;
 use crate::model::{LayerAngles, Model};
 use crate::port::{MemoryPort, beside};
+use crate::want::Want;
 
 /// Consecutive tokens, and where they stand.
 #[derive(Debug, Clone, Copy)]
@@ -29,22 +30,6 @@ pub struct Block<'a> {
     pub start: u32,
     /// Which keys of a memory set are summed together.
     pub leaves: Leaves,
-}
-
-/// Where nothing but the last token's hidden state is wanted, so many of the block's last rows
-/// attend in the last layer if every key is kept, and in all that keep none: enough that every
-/// backend computes them as it computes many, so that the bits are those which they have among all.
-const LAST_ROWS: usize = 64;
-
-/// Which hidden states the caller has a use for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// None: the block is prefilled for its memory.
-    Memory,
-    /// The last token's.
-    Last,
-    /// Every token's.
-    All,
 }
 
 /// What a block leaves besides its memory.
@@ -105,7 +90,8 @@ pub fn prefill(
         x = beside(*port, || step.finish((idx, layer), inputs.as_ref(), x, output))?;
     }
     spine.give_lent()?;
-    Ok(Prefilled { hidden: x, retained: spine.retained, audits: Vec::new() })
+    let hidden = want.of(x)?;
+    Ok(Prefilled { hidden, retained: spine.retained, audits: Vec::new() })
 }
 
 /// A block under way.
@@ -137,7 +123,7 @@ pub(crate) struct Step<'a> {
     pub(crate) model: &'a Model,
     /// Position of the first token.
     pub(crate) start: u32,
-    tokens: usize,
+    pub(crate) tokens: usize,
     /// But for what rows see in a layer: see [`selection_in`](Self::selection_in).
     pub(crate) selection: Selection,
     row_weights: Vec<f32>,
@@ -185,19 +171,6 @@ impl<'a> Step<'a> {
         self.model.queries(idx, q, self.end() - q.tokens as u32)
     }
 
-    /// Of how many of the last hidden states behind layer `idx` anything comes, where the caller
-    /// has a use for these of the last layer. All of them are needed up to the last layer that
-    /// remembers something, and few from there on.
-    pub(crate) fn outputs(&self, idx: usize, want: Want) -> usize {
-        match want {
-            _ if idx + 1 < self.model.memory_layers() => self.tokens,
-            Want::All => self.tokens,
-            Want::Memory => 0,
-            Want::Last if idx + 1 == self.model.layers() => 1,
-            Want::Last => self.tokens.min(LAST_ROWS),
-        }
-    }
-
     /// Keys and values of all tokens, and the queries that anything comes of: of all where the rows
     /// vote on what is kept.
     pub(crate) fn project(
@@ -209,7 +182,7 @@ impl<'a> Step<'a> {
     ) -> Result<Qkv, EngineError> {
         let queries = match outputs {
             0 if self.selection.keep_all => 0,
-            some if self.selection.keep_all => some.max(LAST_ROWS).min(self.tokens),
+            some if self.selection.keep_all => some.max(self.last_rows()),
             _ => self.tokens,
         };
         Ok(self.model.backend().project(layer, x, (self.start, angles), queries)?)

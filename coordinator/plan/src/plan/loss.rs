@@ -16,11 +16,21 @@ impl Plan {
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
             let Some(pos) = self.position(id) else { continue };
-            let lost = self.running[pos].on(worker);
-            self.do_again(pos, &lost, worker, "a worker was lost");
+            let request = &self.running[pos];
+            let (lost, before) = (request.on(worker), request.disruptions);
+            let moved = self.lose(pos, &lost, worker);
+            self.running[pos].count_loss(before, self.now_ms);
+            self.place_again(pos, &moved, worker, "a worker was lost");
         }
         self.running.iter_mut().for_each(|request| request.is_gone_from(worker));
         self.fail_those_without_a_place();
+    }
+
+    /// Completions of `id` have come further than ever before.
+    pub(super) fn came_further(&mut self, id: RequestId) {
+        if let Some(pos) = self.position(id) {
+            self.running[pos].came_further();
+        }
     }
 
     /// Gives chunks that no other worker could take over when theirs was lost to those who can now.

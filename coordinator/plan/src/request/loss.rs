@@ -4,6 +4,9 @@ use aqueduct_core::WorkerId;
 
 use super::{Chunk, Phase, Request, State};
 
+/// Less than it takes to lose a worker by what is done again at it.
+const LOST_TOGETHER_MS: u64 = 100;
+
 /// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
 /// of them and others where it is now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -13,6 +16,23 @@ pub(crate) struct Loss {
 }
 
 impl Request {
+    /// Something of it is done that never was before, so what failed until now is not what keeps
+    /// it from going on.
+    pub(crate) fn came_further(&mut self) {
+        (self.disruptions, self.lost_at_ms) = (0, None);
+    }
+
+    /// A worker was lost; there were so many failures `before` it. Workers that are lost together
+    /// are heard of one after the other, and are one failure.
+    pub(crate) fn count_loss(&mut self, before: u32, now_ms: u64) {
+        let is_one = |at: u64| now_ms.saturating_sub(at) <= LOST_TOGETHER_MS;
+        match self.lost_at_ms {
+            _ if self.disruptions == before => {}
+            Some(at) if is_one(at) => self.disruptions = before,
+            _ => self.lost_at_ms = Some(now_ms),
+        }
+    }
+
     /// What was done of `lost` (ascending) is gone: marks these chunks, and whatever must be
     /// done again because of them, as waiting.
     pub(crate) fn lose(&mut self, lost: &[usize]) -> Loss {

@@ -215,16 +215,18 @@ impl EventLoop {
         let request = emitted.request;
         let Some(live) = self.live.get_mut(&request) else { return };
         let (choice, token_idx) = (emitted.choice, emitted.token_idx);
-        if live.token(worker, emitted) {
+        let is_new = live.token(worker, emitted);
+        if is_new {
             self.stats.output_tokens += 1;
             let scribe = self.scribe.as_mut().filter(|_| live.is_kept);
             if let (Some(scribe), Some(drawn)) = (scribe, live.drawn(choice, token_idx)) {
                 scribe.drew(live.request(), choice, token_idx, drawn.clone());
             }
         }
-        if let Some(stays) = live.stays_now() {
-            self.step(Event::Stays { request, stays });
-        }
+        let (came_further, stays) = (is_new && live.came_further(), live.stays_now());
+        let came_further = came_further.then_some(Event::CameFurther { request });
+        let stays = stays.map(|stays| Event::Stays { request, stays });
+        came_further.into_iter().chain(stays).for_each(|event| drop(self.step(event)));
     }
 
     /// A completion has ended, perhaps not for the first time.

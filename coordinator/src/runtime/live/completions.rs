@@ -21,7 +21,7 @@ impl Live {
         handed_over: Option<Epoch>,
         gathers: bool,
     ) -> DecodeSpec {
-        self.home = Some(worker);
+        (self.home, self.is_further) = (Some(worker), false);
         self.trail.note("decodes", Some(worker), "");
         if self.redone > 0 {
             let chunks_retried = std::mem::take(&mut self.redone);
@@ -62,6 +62,11 @@ impl Live {
         let tokens: usize = open.map(|choice| choice.tokens.len()).sum();
         let stays = tokens + UNHEARD_TOKENS > limits::BEGUN_TOKENS_MAX;
         (std::mem::replace(&mut self.stays, stays) != stays).then_some(stays)
+    }
+
+    /// True for the first new token of its home.
+    pub(crate) fn came_further(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_further, true)
     }
 
     /// How far completions have come. Of more tokens than a worker takes the first ones: it draws

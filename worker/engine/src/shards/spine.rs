@@ -10,7 +10,8 @@ use super::layer::{Asked, keep};
 use super::port::ShardPort;
 use crate::error::EngineError;
 use crate::model::Model;
-use crate::prefill::{Block, Prefilled, Step, Want};
+use crate::prefill::{Block, Prefilled, Step};
+use crate::want::Want;
 
 /// Everything before a block.
 pub struct Past<'a> {
@@ -65,5 +66,6 @@ pub fn prefill_sharded(
         retained.add(past);
     }
     let sums = |mass: &RetainedMass| vec![mass.kept, mass.total].into();
-    Ok(Prefilled { hidden: x, retained: retained.iter().map(sums).collect(), audits })
+    let hidden = want.of(x)?;
+    Ok(Prefilled { hidden, retained: retained.iter().map(sums).collect(), audits })
 }
