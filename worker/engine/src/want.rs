@@ -1,4 +1,4 @@
-//! Which rows of a block are computed: those that a caller has a use for, and those that these need.
+//! Which rows of a block are computed: those that a caller has a use for, and what these need.
 
 use aqueduct_kernels::{Op, Rows};
 
