@@ -14,6 +14,7 @@ use super::Shared;
 use super::calls::{self, Caller};
 use super::choices::{Piece, Pieces};
 use super::error::ApiError;
+use super::params::Params;
 use super::prepare::Prepared;
 use super::reply::Envelope;
 use super::stream::{self, GoesOn, Places, Running};
@@ -59,6 +60,19 @@ pub(super) async fn answer<T: Teller>(
     match is_streamed {
         true => Ok(response(running, teller, told)),
         false => whole(running, teller).await,
+    }
+}
+
+/// What has no place in an answer that is one and is not come back to.
+pub(super) fn check(params: &Params) -> Result<(), ApiError> {
+    Refusal::unless_within("n", params.choices, 1, 1)?;
+    let unsupported = [
+        ("return_progress", params.return_progress),
+        ("aqueduct.resumable", params.memory.resumable),
+    ];
+    match unsupported.iter().find(|(_, is_asked)| *is_asked) {
+        Some((field, _)) => Err(ApiError::field(field, "is not supported here")),
+        None => Ok(()),
     }
 }
 

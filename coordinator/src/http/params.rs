@@ -232,14 +232,17 @@ fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
         Some(OneOrMore::One(stop)) => vec![stop],
         Some(OneOrMore::More(stop)) => stop,
     };
-    Refusal::unless_within("stop", stop.len(), 0, limits::STOP_STRINGS_MAX)?;
-    for text in &stop {
-        if text.len() > limits::STOP_BYTES_MAX {
-            let bound = format!("texts of at most {}", limits::STOP_BYTES_MAX);
-            return Err(Refusal::new("stop", format!("{} bytes", text.len()), bound).into());
-        }
+    Ok(stops_of("stop", stop)?)
+}
+
+/// The strings that `field` has to end a completion; empty ones end none.
+pub(super) fn stops_of(field: &str, stops: Vec<String>) -> Result<Vec<String>, Refusal> {
+    Refusal::unless_within(field, stops.len(), 0, limits::STOP_STRINGS_MAX)?;
+    if let Some(long) = stops.iter().find(|text| text.len() > limits::STOP_BYTES_MAX) {
+        let bound = format!("texts of at most {}", limits::STOP_BYTES_MAX);
+        return Err(Refusal::new(field, format!("{} bytes", long.len()), bound));
     }
-    Ok(stop.into_iter().filter(|text| !text.is_empty()).collect())
+    Ok(stops.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
 /// One of the words that users write.

@@ -3,6 +3,8 @@
 use aqueduct_core::Refusal;
 use serde_json::{Map, Value};
 
+use super::BETWEEN_THOUGHTS;
+
 /// Who says a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -110,6 +112,14 @@ pub struct ToolCall {
 }
 
 impl ChatMessage {
+    /// What was thought `then`, behind what was thought before.
+    pub(crate) fn think(&mut self, then: Option<String>) {
+        self.reasoning = match (self.reasoning.take(), then) {
+            (Some(before), Some(then)) => Some(before + BETWEEN_THOUGHTS + &then),
+            (before, then) => before.or(then),
+        };
+    }
+
     /// One that calls nothing.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         let (tool_calls, content) = (Vec::new(), content.into());

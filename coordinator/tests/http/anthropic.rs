@@ -1,16 +1,10 @@
 //! `/v1/messages`: the objects, the events, the errors and what becomes the prompt.
 
-use std::sync::Arc;
-
-use aqueduct_coordinator::generation::Generator;
-use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::submit::RequestError;
-use aqueduct_coordinator::text::{Start, TextModel};
+use aqueduct_coordinator::text::Start;
 use serde_json::{Value, json};
 
-use super::client::{
-    Reply, Server, answering, generator, serving, start, text, text_with_template,
-};
+use super::client::{Reply, Server, answering, saying, start, text, text_with_template};
 use super::script::Script;
 use super::tools::text_with_tools;
 
@@ -33,27 +27,6 @@ async fn asked(server: &Server, fields: Value) -> Reply {
 fn prompt(server: &Server) -> String {
     let seen = server.script.seen.lock().unwrap().pop().unwrap();
     text().spell(&seen.prompt, Start::Text)
-}
-
-/// Who answers so in the words of `text`, and ends there.
-async fn saying(text: Arc<TextModel>, answer: &str) -> Server {
-    let mut script = answering(answer);
-    script.answer.extend(text.eos().first());
-    let script = Arc::new(script);
-    let generator = Generator { text, ..generator(script.clone()) };
-    serving(generator, script, ApiOptions::new("tiny"), None).await
-}
-
-/// The events of a stream, each with the name that it was sent under.
-fn events(reply: &Reply) -> Vec<Value> {
-    let blocks = reply.body.split("\n\n").filter(|block| block.contains("data: "));
-    let event = |block: &str| {
-        let (name, data) = block.trim().split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
-        data
-    };
-    blocks.map(event).collect()
 }
 
 /// The message that a stream's events make, as Anthropic's clients join them.
@@ -100,7 +73,7 @@ async fn both(server: &Server, fields: Value) -> Value {
     let mut streamed = fields;
     streamed["stream"] = json!(true);
     let reply = asked(server, streamed).await;
-    let events = events(&reply);
+    let events = reply.named_events();
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds[..2], ["message_start", "ping"]);
     assert_eq!(kinds[kinds.len() - 2..], ["message_delta", "message_stop"]);
@@ -189,7 +162,8 @@ async fn calls_are_blocks_that_come_bit_by_bit() {
     assert_eq!((&content[1]["name"], &message["stop_reason"]), (&json!("f"), &json!("tool_use")));
     assert_ne!(content[1]["id"], content[2]["id"]);
     let reply = asked(&server, json!({ "tools": tools, "max_tokens": 500, "stream": true })).await;
-    let deltas = events(&reply).into_iter().filter(|it| it["delta"]["type"] == "input_json_delta");
+    let deltas =
+        reply.named_events().into_iter().filter(|it| it["delta"]["type"] == "input_json_delta");
     assert!(deltas.count() > 10, "{}", reply.body);
     let reply = asked(&server, json!({ "tools": tools })).await.json();
     let want = "tools of type web_search_20250305: the model is offered those with an input_schema";
@@ -400,7 +374,7 @@ async fn a_failure_is_the_last_event() {
     let server = start(Script { fail, ..answering("At Walden") }).await;
     let reply = asked(&server, json!({ "stream": true })).await;
     assert_eq!(reply.status, 200);
-    let last = events(&reply).pop().unwrap();
+    let last = reply.named_events().pop().unwrap();
     assert_eq!(
         (&last["type"], &last["error"]["type"]),
         (&json!("error"), &json!("overloaded_error"))

@@ -103,6 +103,15 @@ pub(crate) fn generator(runtime: Arc<Script>) -> Generator {
     Generator { text: text(), runtime, metrics, board, streams, room }
 }
 
+/// Who answers so in the words of `text`, and ends there.
+pub(crate) async fn saying(text: Arc<TextModel>, answer: &str) -> Server {
+    let mut script = answering(answer);
+    script.answer.extend(text.eos().first());
+    let script = Arc::new(script);
+    let generator = Generator { text, ..generator(script.clone()) };
+    serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
 pub(crate) async fn start(script: Script) -> Server {
     start_with(script, ApiOptions::new("tiny")).await
 }
@@ -225,6 +234,18 @@ impl Reply {
         let mut data: Vec<&str> = data.collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
         data.into_iter().map(|one| serde_json::from_str(one).unwrap()).collect()
+    }
+
+    /// The events of a stream, each with the name that it was sent under.
+    pub(crate) fn named_events(&self) -> Vec<Value> {
+        let blocks = self.body.split("\n\n").filter(|block| block.contains("data: "));
+        let event = |block: &str| {
+            let (name, data) = block.trim().split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+            data
+        };
+        blocks.map(event).collect()
     }
 }
 

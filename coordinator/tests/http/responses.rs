@@ -12,18 +12,6 @@ async fn responded(server: &Server, fields: Value) -> Reply {
     server.post("/v1/responses", &body.to_string()).await
 }
 
-/// The events of a stream, each with the name that it was sent under.
-fn events(reply: &Reply) -> Vec<Value> {
-    let blocks = reply.body.split("\n\n").filter(|block| block.contains("data: "));
-    let event = |block: &str| {
-        let (name, data) = block.trim().split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
-        data
-    };
-    blocks.map(event).collect()
-}
-
 #[tokio::test]
 async fn a_whole_response() {
     let server = start(answering("At Walden")).await;
@@ -64,7 +52,7 @@ async fn a_stream_of_events() {
     ] }),
     )
     .await;
-    let events = events(&reply);
+    let events = reply.named_events();
     for (idx, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], idx, "{event}");
     }
@@ -87,7 +75,7 @@ async fn a_failure_is_the_last_event() {
     let server = start(Script { fail, ..answering("At Walden") }).await;
     let reply = responded(&server, json!({ "stream": true })).await;
     assert_eq!(reply.status, 200);
-    let events = events(&reply);
+    let events = reply.named_events();
     let last = events.last().unwrap();
     assert_eq!(
         (&last["type"], &last["response"]["status"]),

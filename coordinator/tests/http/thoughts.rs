@@ -8,7 +8,7 @@ use aqueduct_coordinator::text::Start;
 use serde_json::{Value, json};
 
 use super::client::{
-    Server, allows, answering, asked, follows, generator, last_form, serving, start, text,
+    self, Server, allows, answering, asked, follows, generator, last_form, serving, start, text,
     text_with_marks, text_with_template,
 };
 use super::script::Script;
@@ -30,12 +30,7 @@ const BEGUN: &str = "\nBy the pond.\n</think>\n\nAt Walden.";
 
 /// Who answers so, and ends there.
 async fn saying(answer: &str) -> Server {
-    let text = text_with_template(TEMPLATE);
-    let mut script = answering(answer);
-    script.answer.extend(text.eos().first());
-    let script = Arc::new(script);
-    let generator = Generator { text, ..generator(script.clone()) };
-    serving(generator, script, ApiOptions::new("tiny"), None).await
+    client::saying(text_with_template(TEMPLATE), answer).await
 }
 
 /// How the prompt ended that was asked for last.

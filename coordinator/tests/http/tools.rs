@@ -11,7 +11,7 @@ use aqueduct_core::limits;
 use serde_json::{Value, json};
 
 use super::client::{
-    Server, allows, answering, generator, serving, start, text_with_marks, text_with_template,
+    self, Server, allows, answering, generator, serving, start, text_with_marks, text_with_template,
 };
 use super::script::Script;
 
@@ -23,12 +23,7 @@ pub(crate) fn text_with_tools(template: &str) -> Arc<TextModel> {
 
 /// Who answers so, and ends there.
 async fn saying(answer: &str, template: &str) -> Server {
-    let text = text_with_tools(template);
-    let mut script = answering(answer);
-    script.answer.extend(text.eos().first());
-    let script = Arc::new(script);
-    let generator = Generator { text, ..generator(script.clone()) };
-    serving(generator, script, ApiOptions::new("tiny"), None).await
+    client::saying(text_with_tools(template), answer).await
 }
 
 /// A block of calls of `f`, as Kimi K2 has it.

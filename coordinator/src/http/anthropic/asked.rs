@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::format::{self, Format};
-use super::super::params::{Harmless, Params};
+use super::super::named;
+use super::super::params::{Harmless, Params, stops_of};
 use super::super::request::{Chat, ChatRequest, Effort, Usual, take_thoughts};
 use super::super::responses::passed_over;
 use super::super::tools::{RawChoice, Tools};
@@ -24,6 +25,14 @@ const UNSUPPORTED: [(&str, Harmless); 2] = [
 /// Fields that change nothing here: where and how fast it is answered, and what of the prompt is to
 /// be remembered, which all of it is.
 const IGNORED: [&str; 4] = ["betas", "cache_control", "inference_geo", "speed"];
+
+/// What a tool has, and what a function calls it.
+const FIELDS: [(&str, &str); 4] = [
+    ("name", "name"),
+    ("description", "description"),
+    ("strict", "strict"),
+    ("input_schema", "parameters"),
+];
 
 /// Parses the body of `/v1/messages`; what it does not say is as `usual`.
 ///
@@ -45,7 +54,7 @@ pub fn parse_message(body: &[u8], usual: &Usual) -> Result<ChatRequest, ApiError
     let (effort, format) = take_output(&mut fields)?;
     let shows_thoughts = take_thoughts(&mut fields)?;
     let variables = fields.take("chat_template_kwargs")?;
-    let stop_sequences: Option<Value> = fields.take("stop_sequences")?;
+    let stops: Option<Vec<String>> = fields.take("stop_sequences")?;
     let tools: Vec<Value> = fields.take_or("tools", Vec::new())?;
     let (choice, parallel) = take_choice(&mut fields)?;
     let system = fields.take_or("system", Value::Null)?;
@@ -53,9 +62,11 @@ pub fn parse_message(body: &[u8], usual: &Usual) -> Result<ChatRequest, ApiError
         fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
     let mut params = Params::take(&mut fields, &usual.sampling)?;
     fields.finish()?;
-    check(&params)?;
-    if let Some(stops) = stop_sequences {
-        params.stop = stops_of(&stops)?;
+    named::check(&params)?;
+    let most = limits::OUTPUT_TOKENS_MAX;
+    Refusal::unless_within("max_tokens", params.max_tokens.unwrap_or(1), 1, most)?;
+    if let Some(stops) = stops {
+        params.stop = stops_of("stop_sequences", stops)?;
     }
     params.format = format::one_of(format, params.format)?;
     let (tools, others) = functions_of(tools);
@@ -69,25 +80,6 @@ pub fn parse_message(body: &[u8], usual: &Usual) -> Result<ChatRequest, ApiError
     warnings.extend(passed_over("content blocks", hosted, "the model is shown none"));
     let chat = Chat { messages, tools, variables, effort, shows_thoughts, budget, thinks, ending };
     Ok(ChatRequest { chat, params, logprobs: None, warnings })
-}
-
-/// What has no place in an answer that is one and is not come back to.
-fn check(params: &Params) -> Result<(), ApiError> {
-    Refusal::unless_within("n", params.choices, 1, 1)?;
-    Refusal::unless_within(
-        "max_tokens",
-        params.max_tokens.unwrap_or(1),
-        1,
-        limits::OUTPUT_TOKENS_MAX,
-    )?;
-    let unsupported = [
-        ("return_progress", params.return_progress),
-        ("aqueduct.resumable", params.memory.resumable),
-    ];
-    match unsupported.iter().find(|(_, is_asked)| *is_asked) {
-        Some((field, _)) => Err(ApiError::field(field, "is not supported here")),
-        None => Ok(()),
-    }
 }
 
 /// Whether the model is to think, where that is said, and how long.
@@ -152,18 +144,6 @@ fn take_choice(fields: &mut Fields<'_>) -> Result<(Option<RawChoice>, bool), Api
     Ok((choice, !is_single))
 }
 
-fn stops_of(asked: &Value) -> Result<Vec<String>, ApiError> {
-    const FIELD: &str = "stop_sequences";
-    let stops: Vec<String> =
-        serde_json::from_value(asked.clone()).map_err(|error| ApiError::field(FIELD, error))?;
-    Refusal::unless_within(FIELD, stops.len(), 0, limits::STOP_STRINGS_MAX)?;
-    if let Some(long) = stops.iter().find(|stop| stop.len() > limits::STOP_BYTES_MAX) {
-        let bound = format!("texts of at most {}", limits::STOP_BYTES_MAX);
-        return Err(Refusal::new(FIELD, format!("{} bytes", long.len()), bound).into());
-    }
-    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
-}
-
 /// Tools as chat templates are given them, and the types of those that have no schema here, as
 /// clients know it by heart: no model but their maker's does.
 fn functions_of(tools: Vec<Value>) -> (Vec<Value>, BTreeSet<String>) {
@@ -175,9 +155,7 @@ fn functions_of(tools: Vec<Value>) -> (Vec<Value>, BTreeSet<String>) {
             }
             _ => {
                 let mut function = Map::new();
-                let fields =
-                    [("name", "name"), ("description", "description"), ("strict", "strict")];
-                for (from, to) in fields.into_iter().chain([("input_schema", "parameters")]) {
+                for (from, to) in FIELDS {
                     let value =
                         tool.get_mut(from).map(Value::take).filter(|value| !value.is_null());
                     function.extend(value.map(|value| (to.to_owned(), value)));

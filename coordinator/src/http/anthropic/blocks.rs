@@ -199,10 +199,7 @@ impl Said {
                 }
                 last.content.push_str(&message.content);
                 last.tool_calls.extend(message.tool_calls);
-                last.reasoning = match (last.reasoning.take(), message.reasoning) {
-                    (Some(before), Some(then)) => Some(before + BETWEEN_THOUGHTS + &then),
-                    (before, then) => before.or(then),
-                };
+                last.think(message.reasoning);
             }
             None => self.messages.push(message),
         }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::format::{self, Format};
+use super::super::named;
 use super::super::params::{Harmless, Params, is_verbosity};
 use super::super::reply::as_written;
 use super::super::request::{Chat, ChatRequest, Effort, Usual, take_budget, take_thoughts};
@@ -87,7 +88,7 @@ pub fn parse_response(
         fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let mut params = Params::take(&mut fields, &usual.sampling)?;
     fields.finish()?;
-    check(&params)?;
+    named::check(&params)?;
     let most = limits::OUTPUT_TOKENS_MAX;
     Refusal::unless_within("max_output_tokens", max_output_tokens.unwrap_or(1), 1, most)?;
     params.max_tokens = max_output_tokens.or(params.max_tokens);
@@ -121,19 +122,6 @@ pub fn parse_response(
     let (thinks, ending) = (None, Ending::Asks);
     let chat = Chat { messages, tools, variables, effort, shows_thoughts, budget, thinks, ending };
     Ok((ChatRequest { chat, params, logprobs, warnings }, echo))
-}
-
-/// What has no place in an answer that is one and is not come back to.
-fn check(params: &Params) -> Result<(), ApiError> {
-    Refusal::unless_within("n", params.choices, 1, 1)?;
-    let unsupported = [
-        ("return_progress", params.return_progress),
-        ("aqueduct.resumable", params.memory.resumable),
-    ];
-    match unsupported.iter().find(|(_, is_asked)| *is_asked) {
-        Some((field, _)) => Err(ApiError::field(field, "is not supported here")),
-        None => Ok(()),
-    }
 }
 
 fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {

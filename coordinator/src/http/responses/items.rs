@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::error::ApiError;
 use super::super::messages::arguments_of;
-use crate::text::{BETWEEN_THOUGHTS, ChatMessage, Role, ToolCall};
+use crate::text::{ChatMessage, Role, ToolCall};
 
 /// Items of tools that no model here is offered: clients send all of a conversation, also where
 /// another model, which had them, began it.
@@ -172,10 +172,7 @@ impl Said {
         match self.messages.last_mut().filter(|last| last.role == Role::Assistant) {
             Some(last) => {
                 last.tool_calls.push(call);
-                last.reasoning = match (last.reasoning.take(), self.thought.take()) {
-                    (Some(before), Some(then)) => Some(before + BETWEEN_THOUGHTS + &then),
-                    (before, then) => before.or(then),
-                };
+                last.think(self.thought.take());
             }
             None => {
                 let (tool_calls, reasoning) = (vec![call], self.thought.take());

@@ -224,9 +224,12 @@ impl EventLoop {
             }
         }
         let (came_further, stays) = (is_new && live.came_further(), live.stays_now());
-        let came_further = came_further.then_some(Event::CameFurther { request });
-        let stays = stays.map(|stays| Event::Stays { request, stays });
-        came_further.into_iter().chain(stays).for_each(|event| drop(self.step(event)));
+        if came_further {
+            self.step(Event::CameFurther { request });
+        }
+        if let Some(stays) = stays {
+            self.step(Event::Stays { request, stays });
+        }
     }
 
     /// A completion has ended, perhaps not for the first time.
